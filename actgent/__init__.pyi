@@ -20,12 +20,27 @@ from .agents.goal import (
 from .agents.model_tools.consolidation import (
     Consolidation as Consolidation,
 )
+from .agents.model_tools.database_tools import (
+    database_tool as database_tool,
+)
 from .agents.model_tools.schedule_tools import (
     scheduling_tools as scheduling_tools,
 )
 from .agents.options import (
     AgentOptions as AgentOptions,
     RunOptions as RunOptions,
+)
+from .agents.pipelines.conditions import (
+    When as When,
+)
+from .agents.pipelines.outcomes import (
+    PipelineResult as PipelineResult,
+)
+from .agents.pipelines.pipeline import (
+    Pipeline as Pipeline,
+)
+from .agents.pipelines.step import (
+    PipelineStep as PipelineStep,
 )
 from .agents.plan import (
     PlanAgent as PlanAgent,
@@ -76,6 +91,9 @@ from .control.quotas import (
 from .control.schedule import (
     Schedule as Schedule,
 )
+from .database.database import (
+    Database as Database,
+)
 from .errors import (
     AccessRefused as AccessRefused,
     ActgentError as ActgentError,
@@ -94,6 +112,7 @@ from .errors import (
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,
     CursorUnknown as CursorUnknown,
+    DatabaseFailed as DatabaseFailed,
     DeadLetterGone as DeadLetterGone,
     DeadlineExceeded as DeadlineExceeded,
     DepsMissing as DepsMissing,
@@ -145,6 +164,7 @@ from .errors import (
     SessionBusy as SessionBusy,
     SessionClosed as SessionClosed,
     SessionExists as SessionExists,
+    SessionMoved as SessionMoved,
     SessionNotFound as SessionNotFound,
     Stopped as Stopped,
     Suspended as Suspended,
@@ -190,16 +210,34 @@ from .llm.governed import (
 from .llm.governor import (
     Governor as Governor,
 )
+from .llm.models import (
+    register_provider as register_provider,
+)
+from .llm.retry import (
+    Retry as Retry,
+)
 from .llm.scripted import (
     ScriptedLLM as ScriptedLLM,
+)
+from .llm.wrapped.cached import (
+    Cached as Cached,
+)
+from .llm.wrapped.retried import (
+    Retried as Retried,
 )
 from .memory.base import (
     Memory as Memory,
     ModelView as ModelView,
 )
-from .memory.decay import (
+from .memory.histories.compression import (
+    SemanticCompression as SemanticCompression,
+)
+from .memory.histories.decay import (
     Relevance as Relevance,
     TimeDecay as TimeDecay,
+)
+from .memory.histories.truncation import (
+    Truncation as Truncation,
 )
 from .memory.longterm import (
     Association as Association,

@@ -8,12 +8,13 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import attrs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
+from actgent.forms import Field, to_form
 
 
 def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -26,12 +27,28 @@ def _seconds(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
         raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r}")
 
 
+Risk = Literal["", "low", "medium", "high", "critical"]
+"""How much harm a call may do, for whoever decides; empty: nobody said."""
+RISKS: tuple[Risk, ...] = get_args(Risk)
+
+
+def _risk(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
+    if value not in RISKS:
+        raise ConfigurationError(
+            f"{field.name}= is low, medium, high or critical: {nearest(str(value), RISKS[1:])}"
+        )
+
+
 def _mapping(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     if value is not None and not isinstance(value, Mapping):
         raise ConfigurationError(f"{field.name}= is a mapping, not {type(value).__name__}")
 
 
 # --- the question ------------------------------------------------------------------------
+
+
+def _to_form(form: Mapping[str, Any] | Field | Iterable[Field] | None) -> Mapping[str, Any] | None:
+    return to_form(form)
 
 
 @attrs.frozen
@@ -44,8 +61,12 @@ class Ask:
 
     question: str = attrs.field(default="", validator=_text)
     """For the person; empty asks whether the tool may run."""
-    form: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True, validator=_mapping)
-    """JSON Schema of what `Respond` may carry; None takes anything."""
+    form: Mapping[str, Any] | None = attrs.field(
+        default=None, kw_only=True, converter=_to_form, validator=_mapping
+    )
+    """JSON Schema of what `Respond` may carry, or fields (`Field`); None takes anything."""
+    risk: Risk = attrs.field(default="", kw_only=True, validator=_risk)
+    """How much harm it may do, for whoever decides."""
     timeout: float | None = attrs.field(default=None, kw_only=True, validator=_seconds)
     """Seconds to answer; None is the agent's `Limits(approval_timeout=...)`."""
 
@@ -74,6 +95,8 @@ class Approval:
     """True if an approved call runs (once more); else what is decided is its result."""
     created_at: float = attrs.field(factory=time.time)
     """Unix time in seconds."""
+    risk: str = ""
+    """`low`, `medium`, `high` or `critical`: how much harm it may do; empty: nobody said."""
     deadline: float = math.inf
     """Unix time in seconds; nobody having answered by then, it has expired."""
 

@@ -235,6 +235,8 @@ class ModelAnswered(SessionObservation):
     """Tokens and cost of the call."""
     stop: str
     """Why the model ended, as `Answer.stop`."""
+    first_chunk: float | None = None
+    """Seconds from the begin of the call to the first piece of this answer; None where nobody read along, or it came whole."""
 
 
 @attrs.frozen(kw_only=True)
@@ -309,6 +311,8 @@ class TurnEnded(SessionObservation):
     """Seconds since the turn began, in this process."""
     calls: int
     """Model calls that the turn took."""
+    tool_calls: int = 0
+    """Tool calls that it made."""
     failed: str | None = None
     """The kind of its failure."""
 

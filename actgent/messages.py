@@ -7,11 +7,12 @@ a model reads and writes.
 
 import enum
 import itertools
+import json
 import os
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Generic, Literal, Self
 
@@ -412,6 +413,53 @@ NO_USAGE = Usage()
 
 # --- the message -------------------------------------------------------------------------
 
+
+class _NoMetadata(Mapping[str, Any]):
+    """An empty mapping that stays so, and is itself in every copy."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __repr__(self) -> str:
+        return "{}"
+
+    def __reduce__(self) -> str:
+        return "NO_METADATA"
+
+
+NO_METADATA: Mapping[str, Any] = _NoMetadata()
+MAX_METADATA = 16_000
+"""Characters of the metadata of a message as JSON."""
+
+
+def checked_metadata(value: object) -> Mapping[str, Any]:
+    """Copy metadata of a message: a mapping with names that JSON can carry, of at most 16,000 characters.
+
+    Raises:
+        ConfigurationError: it is something else, or too long.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError(f"metadata= is a mapping with texts as names, not {value!r:.200}")
+    try:
+        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"metadata= holds what JSON cannot carry: {error}") from None
+    if len(text) > MAX_METADATA:
+        raise ConfigurationError(
+            f"metadata= is {len(text)} characters as JSON, of at most {MAX_METADATA}: keep the rest elsewhere, and note its id"
+        )
+    copy: Mapping[str, Any] = json.loads(text)
+    return copy or NO_METADATA
+
+
 traceparent: ContextVar[str | None] = ContextVar("traceparent", default=None)
 """The W3C Trace Context in which the program works: messages that it sends carry it, and their turns have it."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,100})?")
@@ -462,6 +510,8 @@ class Message:
     """What is to happen with it where its session is busy."""
     cut: bool = False
     """True: an answer that was stopped on the way; its text is what had come until then."""
+    metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
+    """What its sender noted beside it, for programs: kept with it, and never shown to a model."""
 
     @property
     def text(self) -> str:
@@ -543,6 +593,8 @@ class Reply(Generic[DataT_co]):
     """The structured answer, where the protocol or `output=` has one; else None."""
     message_type: str | None = None
     """The type that the model chose among those of the profile; None where the protocol has no types."""
+    reasoning: Mapping[str, Any] | None = None
+    """What the model said about its answer, e.g. ReAct's `question_nature`, `context` and `additional_info`; else None."""
     usage: Usage = NO_USAGE
     """Of the turn so far; `usage.total` is that with the sessions that worked for it."""
 
@@ -592,7 +644,7 @@ class Failure:
     """Of this delivery, and the same where it is delivered once more."""
     kind: str
     """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
-    `guard`, `journal`, `deps`, `internal`."""
+    `guard`, `journal`, `moved`, `deps`, `internal`."""
     error: Exception
     """What was raised."""
     message_id: str
@@ -609,10 +661,10 @@ class Failure:
     def may_continue(self) -> bool:
         """True if the failure may not be final: its end is not durable, so the next start may go on with the message.
 
-        True for the kind `journal`, where the same `message_id` may be sent again and is answered then, and for `stopped`
-        in a session with a journal.
+        True for the kinds `journal` and `moved`, where the same `message_id` may be sent again and is answered then, and for
+        `stopped` in a session with a journal.
         """
-        return self.kind in ("journal", "stopped")
+        return self.kind in ("journal", "moved", "stopped")
 
 
 @for_tokens

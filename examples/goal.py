@@ -52,10 +52,13 @@ SCRIPT = [
     act("evaluate", achieved=True, feedback="both depths and the difference are there"),
 ]
 AT_THE_LIMIT = [
-    PLAN,
     BAIKAL,
-    FIRST_SUMMARY,
-    act("evaluate", achieved=False, missing_items=["the depth of Tanganyika"]),
+    act(
+        "evaluate",
+        achieved=False,
+        answer="Baikal is 1642 m deep.",
+        missing_items=["the depth of Tanganyika"],
+    ),
 ]
 
 

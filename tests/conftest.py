@@ -114,6 +114,14 @@ def postgres_url():
     connection.close()
 
 
+@pytest.fixture
+def open_cluster():
+    """A block with a `Cluster` of the test's own, without nodes; skips where its services are missing."""
+    from .clusters import open_cluster
+
+    return open_cluster
+
+
 def _forking(*, has_command):
     spec = importlib.util.spec_from_file_location("fork_server", HERE / "fork_server.py")
     module = importlib.util.module_from_spec(spec)

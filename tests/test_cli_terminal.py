@@ -66,7 +66,7 @@ def test_a_conversation_with_commands(terminal, tmp_path):
     say(chat, "/help", expect=r"/stop.*/attach FILE.*Ctrl-D ends")
     say(chat, "/tools", expect=r"multiply: Multiply two integers\.\s+weekday")
     say(chat, "/usage", expect=r"\d+ tokens in, \d+ out, cost not known; 4 messages")
-    say(chat, "/attach data.bin", expect="neither a picture, nor a PDF, nor text")
+    say(chat, "/attach data.bin", expect="neither a picture, nor sound")
     say(chat, "/attach nothing.png", expect="No such file")
     say(chat, "/attach", expect="nothing is attached")
     say(chat, "/attach notes.txt", expect=r"notes\.txt, .*next message")

@@ -1,10 +1,15 @@
 """Each example runs offline, as a newcomer would run it, and prints what it is there to show."""
 
+import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from .clusters import BROKER, DATABASE
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -55,8 +60,17 @@ ESSENTIAL = {
         'compare: {"difference": 172}',
         "completed after 11 iterations: Baikal is deeper than Tanganyika, by 172 m.",
         "achieved: False",
-        "The goal was not achieved: the limit of 2 iterations was reached.",
+        "The goal was not achieved: the limit of 2 iterations was reached (max_iterations=2).",
         "Missing: the depth of Tanganyika",
+    ],
+    "goal_command.py": [
+        "$ actgent goal 'How deep is Lake Baikal?' --search-dir .",
+        'decides: execute {"tool": "depth", "args": {"lake": "baikal"}}',
+        "state: depth = 1642",
+        "ended: completed_with_formatting after 4 model calls",
+        "Baikal",
+        "1642",
+        "exit code 0",
     ],
     "own_agent.py": [
         "printer: refuse, we have two printers",
@@ -73,6 +87,14 @@ ESSENTIAL = {
         "the mode stays 'review' and does not become 'act'",
         "- You review now what was done in act.",
         "- The mode is now act (before: review).",
+    ],
+    "pipeline.py": [
+        "✓ first",
+        "– flat",
+        "✓ page",
+        "success: Baikal is 1642 m deep, Geneva only 310. See https://lakes.example/Baikal.",
+        "deeper took 2 tries",
+        "again: monday/task/first monday/task/second monday/task/deeper@2  monday/task/page@2",
     ],
     "plan.py": [
         "past: failed",
@@ -121,13 +143,73 @@ ESSENTIAL = {
         "Done: file letter 1",
         "Done: file letter 3",
     ],
+    "weather.py": ["21.5", "snow", "404", "there is no station in Atlantis", "guide: Turin is sunny"],
 }
 """What has to be printed, in this order."""
 
 
 def test_every_example_is_tried():
-    """No example is without its essential lines."""
+    """No example is without its essential lines; that in a folder has a test of its own."""
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(ESSENTIAL)
+    assert [path.parent.name for path in EXAMPLES.glob("*/__main__.py")] == ["cluster"]
+
+
+def run_cluster(**places):
+    """Run the example of a cluster, as a process that may be ended with what it has started."""
+    pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(EXAMPLES.parent),
+        "ACTGENT_BROKER": BROKER,
+        "ACTGENT_JOURNAL": DATABASE,
+    }
+    command = [sys.executable, EXAMPLES / "cluster"]
+    return subprocess.run(
+        command, env={**environment, **places}, capture_output=True, text=True, timeout=240, check=False
+    )
+
+
+def test_the_cluster_survives_a_kill(no_keys):
+    """Two nodes serve, one is killed, the other answers what waits: nothing is missing or twice, and nothing stays behind."""
+    done = run_cluster()
+    if done.returncode == os.EX_UNAVAILABLE:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    pool, waiting, total, first, second = re.search(
+        r"clerk at node web-1-.* of the pool (\S+)\n.*web-1 serves [1-9].*web-2 serves [1-9].*"
+        r"kill -9 web-1 after [\d.]+ s: (\d+) of its sessions wait.*"
+        r"\n(\d+) messages: (\d+) answered by web-1, (\d+) answered by web-2\n"
+        r"0 without an answer, 0 answered twice, 16 of 16 sessions in order\n"
+        r"takeover: [\d.]+ s to the first answer, [\d.]+ s until each session had one\n$",
+        done.stdout,
+        re.DOTALL,
+    ).groups()
+    assert int(waiting) > 0
+    assert int(first) + int(second) == int(total) >= 16 * 10
+    import psycopg
+
+    with psycopg.connect(DATABASE) as database:
+        left = database.execute("SELECT to_regnamespace(%s)", (pool.replace("-", "_"),)).fetchone()
+    assert left == (None,)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ({"ACTGENT_JOURNAL": "postgresql://postgres@127.0.0.1:1/test"}, "PostgreSQL is missing"),
+        ({"ACTGENT_BROKER": "amqp://guest:guest@127.0.0.1:1/"}, "RabbitMQ is missing"),
+    ],
+    ids=["database", "broker"],
+)
+def test_a_cluster_says_which_service_is_missing(place, told):
+    """It ends at once, with a code of its own and with what to set; where the other one is missing, too, that is named."""
+    done = run_cluster(**place)
+    assert done.returncode == os.EX_UNAVAILABLE
+    if "ACTGENT_BROKER" in place and "PostgreSQL is missing" in done.stderr:
+        pytest.skip(done.stderr)
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(ESSENTIAL))

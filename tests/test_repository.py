@@ -55,8 +55,14 @@ FACE = [
     "GoalAgent",
     "GoalResult",
     "run_agent",
+    "register_provider",
+    "Cached",
     "StepsAgent",
     "PlanAgent",
+    "Pipeline",
+    "PipelineResult",
+    "PipelineStep",
+    "When",
     "open_runtime",
     "open_portal",
     "Portal",
@@ -102,6 +108,10 @@ FACE = [
     "ShortTermMemory",
     "SlidingWindow",
     "Summarizing",
+    "Database",
+    "database_tool",
+    "Truncation",
+    "SemanticCompression",
     "Relevance",
     "TimeDecay",
     "CallTools",
@@ -148,6 +158,8 @@ FACE = [
     "Fallback",
     "Governor",
     "Governed",
+    "Retried",
+    "Retry",
     "Instruction",
     "ClassificationType",
     "AgentBuilder",
@@ -231,7 +243,7 @@ TWICE: set[str] = set()
 """Names that two modules of different folders define for different things. It only gets shorter."""
 
 
-OF_USERS: set[str] = set()
+OF_USERS = {"agents.pipelines.outcomes: output"}
 """Fields for values of the program's own, whose name another field has that is looked into."""
 
 
@@ -435,7 +447,8 @@ SAID = (
     "events",
     "actors.dead_letters",
     "actors.supervision",
-    "agents.goal",
+    "agents.goal.report",
+    "agents.goal.run",
     "agents.plan",
     "agents.steps.answer",
     "agents.steps.events",

@@ -16,9 +16,10 @@ PAGES = {
     "`goal`: decide, act, evaluate": "tagent.md",
     "`plan`: plan, execute, synthesize": "art.md",
     "Modes: AppAgent": "appagent.md",
+    "`bare`, `simple`, `react`, `router`: classification": "actgent.md",
 }
 """The sections that go through a page case by case."""
-OPEN = {"actgent.md"}
+OPEN: set[str] = set()
 """Pages without a section yet. A page leaves this list and never comes to it."""
 _REASON = 30
 """Characters of a row's last column that can be a reason."""
@@ -101,6 +102,7 @@ def asked_of(page):
     """The numbers of a page's testable cases."""
     text = (SPECIFICATIONS / page).read_text(encoding="utf-8")
     cases = re.search(r"^## \d\.3 Testable cases.*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[0]
+    cases = re.sub(r"^(\| \d+ \|).*", r"\1", cases, flags=re.MULTILINE)  # a row's number is its first cell
     numbers = re.findall(r"(?:^\| |^|[.:;)\"] )(\d{1,2})(?: \||\. )", cases, re.MULTILINE)
     return [int(number) for number in numbers]
 
@@ -150,7 +152,7 @@ def test_each_page_has_a_section_or_is_open():
     if not SPECIFICATIONS.is_dir():
         pytest.skip("the specifications are not on this machine")
     assert {page.name for page in SPECIFICATIONS.glob("*.md")} == {*PAGES.values(), *OPEN}
-    assert not OPEN - {"actgent.md"}  # which may only shrink
+    assert not OPEN  # each page has its section
 
 
 def test_a_case_whose_test_is_gone_is_noticed(monkeypatch):

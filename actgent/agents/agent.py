@@ -18,6 +18,7 @@ from actgent.actors.event_loop import check_loop
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_id, check_seconds
 from actgent.control.limits import Limits
+from actgent.database.database import Database
 from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
@@ -25,8 +26,8 @@ from actgent.errors import (
     NotRunning,
     UsageError,
 )
-from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
@@ -36,13 +37,14 @@ from actgent.modes.prompt import prompt_of
 from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
-from actgent.protocols.prompt_layers import Prompt, to_layer
+from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import list_approvals
 from actgent.runtime.runtime import Host, Runtime, open_runtime
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.runtime.sessions.opener import SessionOpener
+from actgent.runtime.sessions.recovering import recover
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, check_called
@@ -54,6 +56,7 @@ from actgent.state.reducers import Reducer
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block
 from actgent.support.leads import OF_STREAMS, for_agents
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.outputs.kept import offer_read_result
 from actgent.tools.threads import ALL_THREADS, DEFAULT_THREADS
@@ -70,10 +73,12 @@ from .assembly.actor import build_actor, build_opener
 from .assembly.core import build_core
 from .assembly.deps import AgentDeps
 from .assembly.models import AgentModels
+from .model_tools.database_tools import with_database
 from .model_tools.lasting import lasting_of
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
 from .runs.answers import answer_to, resume
 from .runs.call_options import RunDefaults
+from .runs.enhancing import Enhanced, enhance
 from .runs.question import Question
 from .runs.streams import STREAM_CAPACITY, read_along, read_suspended
 from .session import Hears, HearsIn, Session, context_of, face_of
@@ -85,10 +90,12 @@ from .validation import (
     check_each,
     check_each_seconds,
     check_reducers,
+    check_stage,
     check_system_prompt,
     forms_of,
     joined_text,
     memory_of,
+    own_templates,
 )
 
 R = TypeVar("R")
@@ -115,7 +122,12 @@ class Agent(Generic[DataT_co, DepsT]):
         body: What the system prompt says further.
         system_prompt: The whole system prompt as it is written here, with nothing put round it; role, goal and capabilities
             then only describe the agent to others. Of a protocol that wants a form of answer, that form has to be told in it.
-        prompt: A layer round the system prompt, or instead of it; text is appended.
+        prompt: A layer round the system prompt, or instead of it; text is appended. A template over `session`, `state` or `memory`
+            is rendered for each session, and again when these change.
+        assistant_prompt: A template said as the agent's own words behind the system prompt, over `profile`, `session` (`id`,
+            `owner`, `description`), `state` and `memory`; instead of the protocol's.
+        user_prompt: A template said behind the conversation in each call, and not remembered, over the same and `message`,
+            `stage`, `calls` and `repairs`; instead of the protocol's.
         instructions: The forms of answer it knows; a plain name is an instruction without a form.
         types: The same as ready classification types, instead of instructions.
         tools: What it can do, as tools, and toolsets, which are connected when it starts.
@@ -131,6 +143,7 @@ class Agent(Generic[DataT_co, DepsT]):
             and each session sees the memories of its owner.
         recall_before_answer: What is remembered of a user's words goes with the call that answers them, at its end, and is not
             remembered as said: True, within 1,000 tokens, or another number of them.
+        database: Tables of its own, open while it runs, which its tools find as `ToolContext.database`.
         modes: What it may do at which time, and who may change that; None: all its tools, always.
         approval: Which calls a person has to approve, besides those of tools that say so themselves: a function of
             (call, tool, context) that returns True, an `Ask`, or False; it only looks.
@@ -157,6 +170,8 @@ class Agent(Generic[DataT_co, DepsT]):
     default_protocol: Callable[[], Protocol] = Bare
     core_type: type[AgentCore] = AgentCore
     """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
+    database: Database | None
+    """Tables of its own; None if it has none."""
     _beside: "tuple[Agent[Any, Any], ...]" = ()
     """Agents that are started together with it, besides those that its tools call."""
 
@@ -172,18 +187,20 @@ class Agent(Generic[DataT_co, DepsT]):
         self,
         name: str,
         *,
-        llm: LLM | LLMSettings | str,
+        llm: ModelLike | LLMSettings | str,
         role: str = "",
         goal: str = "",
         capabilities: str | Sequence[str] = "",
         body: str = "",
         system_prompt: str | None = None,
         prompt: Prompt | None = None,
+        assistant_prompt: str = "",
+        user_prompt: str = "",
         instructions: Iterable[Instruction | str] = (),
         types: Iterable[ClassificationType] = (),
-        tools: Iterable[Tool[DepsT] | Toolset] = (),
+        tools: Iterable[Tool[DepsT] | ToolShape | Toolset] = (),
         protocol: Protocol | None = None,
-        models: Mapping[str, LLM | LLMSettings | str] | None = None,
+        models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
         output: Any = None,
         temperature: float | None = None,
         max_tokens: int | None = None,
@@ -192,6 +209,7 @@ class Agent(Generic[DataT_co, DepsT]):
         memory: Memory | ManageHistory | None = None,
         memories: LastingMemories | None = None,
         recall_before_answer: bool | int = False,
+        database: Database | None = None,
         modes: Modes | None = None,
         approval: NeedsPerson | None = None,
         sessions: int = 100,
@@ -228,9 +246,9 @@ class Agent(Generic[DataT_co, DepsT]):
         known = forms_of(instructions)
         all_types = (*types_from(known), *types)
         check_each("types", all_types, kind=ClassificationType)
-        lasting = lasting_of(tools, memories, recall_before_answer)
+        lasting = lasting_of(with_database(tools, database), memories, recall_before_answer)
         self.toolsets, self.tools = registry_of(lasting.tools, mapped=[t.tool for t in all_types if t.tool])
-        self.modes = modes
+        self.database, self.modes = database, modes
         check_call_rule("approval", approval)
         self.approval_rule = approval
         self._complete_tools()
@@ -247,18 +265,18 @@ class Agent(Generic[DataT_co, DepsT]):
         self.protocol = protocol or self.default_protocol()
         self.protocol.check_fit(self.profile)
         check_system_prompt(system_prompt, body=body)
-        self.system_prompt = self._render_system(prompt, system_prompt)
-        """The same for all sessions and turns that have no layer of their own."""
-        self.prompts = PromptManager(self.protocol, self.profile, system=self.system_prompt)
-        """Renders the prompts round what its models remember."""
+        templates = own_templates(assistant=assistant_prompt, user=user_prompt)
+        self.prompts = self._make_prompts(prompt, system_prompt, templates)
+        self.system_prompt = self.prompts.system_prompt()
+        """The same for all sessions and turns that have no layer of their own, or how it begins where it says something of sessions."""
         check_reducers(reducers)
         self._reducers = reducers
         self._memory = ShortTermMemory() if memory is None else memory_of(memory)
         self._deps = AgentDeps(name, deps, self.tools)
-        self._defaults = RunDefaults(self.profile, self.protocol, self.system_prompt, self._deps).with_own(
-            output, temperature=temperature, max_tokens=max_tokens
-        )
         self._models = AgentModels({**(models or {}), "default": llm})
+        self._defaults = RunDefaults(
+            self.profile, self.protocol, self.prompts, self._deps, roles=self._models.named.keys()
+        ).with_own(output, temperature=temperature, max_tokens=max_tokens)
         self._on_session: list[OnSession] = self._deps.first_hooks(modes)
         self._hooks, self._guards = Hooks(queries=list(lasting.queries)), Guards()
         self._opener: SessionOpener | None = None
@@ -275,22 +293,32 @@ class Agent(Generic[DataT_co, DepsT]):
                 warn_deprecated(f"Agent.{name}", f"{cls.__name__}.{name} is named _{name} now")
                 setattr(cls, f"_{name}", vars(cls)[name])
 
-    def _render_system(self, prompt: Prompt | None, written: str | None) -> str:
-        """Render the system prompt from the protocol, the profile and the modes, or take what was written; lay `prompt` round it.
+    def _make_prompts(
+        self, prompt: Prompt | None, written: str | None, templates: Mapping[str, str]
+    ) -> PromptManager:
+        """Put together what renders the prompts: protocol, profile and modes, or what was written, with `prompt` laid round it.
 
         Raises:
-            ConfigurationError: the protocol's template does not fit the profile.
+            ConfigurationError: a template is broken, or does not fit the profile.
         """
-        prompts = PromptManager(self.protocol, self.profile)
+        if written is not None and not isinstance(self.protocol, Bare):
+            self._reports.form_is_left_out(self.protocol.name)
+        of_modes = prompt_of(self.modes, self.tools) if self.modes is not None and written is None else ""
+        system = SystemPrompt(
+            PromptManager(self.protocol, self.profile),
+            written=written,
+            of_modes=of_modes,
+            layer=None if prompt is None else to_layer(prompt),
+        )
+        prompts = PromptManager(
+            self.protocol,
+            self.profile,
+            system=system.first(),
+            live=system.render if system.is_live else None,
+            **templates,
+        )
         prompts.check()
-        rendered = prompts.system_prompt()
-        if written is not None:
-            rendered = written
-            if not isinstance(self.protocol, Bare):
-                self._reports.form_is_left_out(self.protocol.name)
-        elif self.modes is not None:
-            rendered = f"{rendered}\n\n{prompt_of(self.modes, self.tools)}"
-        return rendered if prompt is None else to_layer(prompt).apply(rendered, self.profile)
+        return prompts
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -309,6 +337,7 @@ class Agent(Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[Former] = (),
+        enhance_prompt: bool | str = False,
     ) -> Session[DataT_co]:
         """Open a conversation; a `description` that is not empty is its first message.
 
@@ -319,9 +348,12 @@ class Agent(Generic[DataT_co, DepsT]):
         `deps` are those of this session's tools, instead of the agent's.
         `history` is what was said elsewhere: `ChatMessage`s, another session's messages, or `{"role": ..., "content": ...}`
         of users and assistants. The model is shown it as if it had been said here; no turn answers it, and no hook is called with it.
+        With `enhance_prompt` one model call words the description anew before it is said, of the model `enhancer` if the agent has
+        one; a text says how. The message's metadata has the words of its owner as `enhanced_from`.
 
         Raises:
             NotRunning: the agent's block is not open.
+            ActgentError: with `enhance_prompt`, what the model raised; no session was made.
             ConfigurationError: the owner is empty, the id is no printable text of at most 200 characters, or the history is
                 none that a model takes, e.g. a tool call without its result.
             SessionExists: this agent has a session of this id already; other agents may have one.
@@ -331,9 +363,13 @@ class Agent(Generic[DataT_co, DepsT]):
         if session_id is not None:
             check_id("session_id", session_id)
         opener = self._require_opener() if self._opener is not None else await self._await_opener()
+        first = None
+        if enhance_prompt and description:
+            instruction = enhance_prompt if isinstance(enhance_prompt, str) else None
+            first = await self._enhanced(opener, description, instruction, owner)
         context = await opener.create(
             owner,
-            description,
+            description if first is None else first.parts,
             session_id=session_id,
             parent=None if parent is None else _below(parent),
             system=self._defaults.layered(prompt),
@@ -341,8 +377,23 @@ class Agent(Generic[DataT_co, DepsT]):
             on_busy=on_busy,
             deps=self._defaults.checked(deps),
             history=history,
+            metadata=None if first is None else first.metadata,
         )
+        if first is not None:
+            context.conversation.add_child_usage(first.usage)
         return face_of(context)
+
+    async def _enhanced(
+        self, opener: SessionOpener, content: Content, instruction: str | None, owner: Sender | str
+    ) -> Enhanced:
+        """A first message in a model's words."""
+        return await enhance(
+            opener.running.core.models.models,
+            content,
+            instruction,
+            owner=owner.name if isinstance(owner, Sender) else owner,
+            seconds=self.limits.model_timeout,
+        )
 
     async def open_session(
         self, session_id: str, *, owner: Sender | str | None = None, deps: DepsT | None = None
@@ -433,7 +484,7 @@ class Agent(Generic[DataT_co, DepsT]):
 
         A session whose records are damaged is named in the log, and left alone.
         """
-        await self._require_opener().recover()
+        await recover(self._require_opener())
 
     def on_session(self, fn: Hears[Session[DataT_co], R]) -> Hears[Session[DataT_co], R]:
         """Have `fn(session)` called, and awaited if it is async, before the first message of every session."""
@@ -447,13 +498,24 @@ class Agent(Generic[DataT_co, DepsT]):
     def on_query(self, fn: Hears[Message, Q]) -> Hears[Message, Q]: ...
     @overload
     def on_query(self, fn: HearsIn[Message, Q]) -> HearsIn[Message, Q]: ...
-    def on_query(self, fn: Any) -> Any:
+    @overload
+    def on_query(self, *, stage: str) -> Callable[[GuardT], GuardT]: ...
+    def on_query(self, fn: Any = None, *, stage: str | None = None) -> Any:
         """Have `fn(message)` called, and awaited if it is async, before a user's message is answered.
 
         The text that it returns goes with the model call that answers the message, as context, and is not
         remembered; None adds nothing. With a second parameter it gets the session, too.
+        `@agent.on_query(stage="synthesis")` has it called before each call of that stage of the protocol instead, with the
+        user's message: of `plan` these are `execution` and `synthesis`, of which `session.state` has the results by then.
+
+        Raises:
+            ConfigurationError: `fn` is no function that takes something, or the protocol has no such stage.
         """
-        self._hooks.add_query(fn)
+        if fn is None:
+            return partial(self.on_query, stage=stage)
+        if stage is not None:
+            check_stage(self.protocol, stage)
+        self._hooks.add_query(fn, stage)
         return fn
 
     @overload
@@ -530,7 +592,9 @@ class Agent(Generic[DataT_co, DepsT]):
         sender: Sender | str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
+        model: str | None = None,
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -542,7 +606,8 @@ class Agent(Generic[DataT_co, DepsT]):
 
         Without a session a fresh one, closed after. A cancelled run stops the turn, and so does one that took `timeout`
         seconds; in a tool or handler, time in which the turn waits for people does not count. `sender` and `priority`
-        are those of `Session.chat`. `deps` are those of this turn's tools alone. The same `message_id` is said once: a repetition waits for the same turn, or gets
+        are those of `Session.chat`, as `metadata` is. `deps` are those of this turn's tools alone, and `model` is the role, a key of
+        `models`, that all its calls ask. The same `message_id` is said once: a repetition waits for the same turn, or gets
         what it came to, where that is known (see `repetitions`).
 
         Where a tool call waits for a person, the turn is suspended: it goes on by `resume`. In a turn of another
@@ -556,6 +621,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         options = self._defaults.options_for(
             output,
+            model=model,
             temperature=temperature,
             max_tokens=max_tokens,
             prompt=prompt,
@@ -563,7 +629,7 @@ class Agent(Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
         )
-        said = Question(content, session, sender, priority, message_id, timeout)
+        said = Question(content, session, sender, priority, message_id, timeout, metadata)
         if timeout is None:
             return await answer_to(await self._await_opener(), said, options)
         check_loop(f"agent {self.name!r}")
@@ -633,7 +699,9 @@ class Agent(Generic[DataT_co, DepsT]):
         sender: Sender | str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
+        model: str | None = None,
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -647,12 +715,13 @@ class Agent(Generic[DataT_co, DepsT]):
         is said: that is `Suspended`, or the stream's only delivery, a `Failure` of that kind, where it was queued by then.
         A slow reader slows the model's stream down. Leaving the block early stops the turn.
 
-        `sender`, `priority`, `message_id` and `timeout` are those of `run`. After `timeout` seconds the turn ends with a
+        The arguments are those of `run`. After `timeout` seconds the turn ends with a
         `Failure` of the kind `deadline`, the last delivery. A repetition of a `message_id` reads the rest of the turn, or
         what it came to alone.
         """
         options = self._defaults.options_for(
             output,
+            model=model,
             temperature=temperature,
             max_tokens=max_tokens,
             prompt=prompt,
@@ -660,7 +729,7 @@ class Agent(Generic[DataT_co, DepsT]):
             limits=limits,
             deps=deps,
         )
-        said = Question(content, session, sender, priority, message_id, timeout)
+        said = Question(content, session, sender, priority, message_id, timeout, metadata)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         future = TurnStream(options, reader=reader)
         async with read_along(await self._await_opener(), said, future, reader):
@@ -844,6 +913,8 @@ class Agent(Generic[DataT_co, DepsT]):
         return self._require_opener()
 
     def _build(self, runtime: Runtime) -> AgentActor:
+        if self.database is not None:
+            self.database.place_beside(None if runtime.journal is None else runtime.journal.beside(self.name))
         return build_actor(
             runtime,
             self._build_core(runtime),
@@ -863,6 +934,7 @@ class Agent(Generic[DataT_co, DepsT]):
             on_busy=self.on_busy,
             on_session=self._on_session,
             deps=self._deps,
+            database=self.database,
         )
 
     def _build_core(self, runtime: Runtime) -> AgentCore:

@@ -9,11 +9,14 @@ import attrs
 
 from actgent.agents.steps.agent import StepsAgent
 from actgent.control.limits import Limits
+from actgent.database.database import Database
 from actgent.definitions.instructions import read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
-from actgent.llm.settings import LLMSettings, load_settings
+from actgent.llm.models import resolve_model
+from actgent.llm.settings import LLMSettings, load_models, load_settings
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
@@ -31,6 +34,7 @@ from actgent.protocols.strategies import AutoSwitching, KeywordStrategy, Strateg
 from actgent.runtime.sessions.new_session import OnSession
 from actgent.sessions.handlers import Handler
 from actgent.support.leads import for_builders
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.guards import GuardedKind
@@ -172,6 +176,14 @@ class AgentBuilder:
         """A layer round the system prompt, or instead of it."""
         return self._with(prompt=layer)
 
+    def assistant_prompt(self, template: str) -> Self:
+        """A template said as the agent's own words behind the system prompt."""
+        return self._with(assistant_prompt=template)
+
+    def user_prompt(self, template: str) -> Self:
+        """A template said behind the conversation in each call."""
+        return self._with(user_prompt=template)
+
     # --- how it answers ------------------------------------------------------------------
 
     def instructions(self, *instructions: Instruction) -> Self:
@@ -197,7 +209,7 @@ class AgentBuilder:
 
     # --- what it has ---------------------------------------------------------------------
 
-    def llm(self, model: LLM | str | None = None, **settings: Any) -> Self:
+    def llm(self, model: ModelLike | str | None = None, **settings: Any) -> Self:
         """The model; the settings are those of `load_settings`, and go before environment and folder."""
         given = {**self._model, **settings}
         return attrs.evolve(self, model=given if model is None else {**given, "model": model})
@@ -206,7 +218,7 @@ class AgentBuilder:
         """What the tools find in `ToolContext.deps`: a value, or an async function of the session."""
         return self._with(deps=deps)
 
-    def tools(self, *tools: Tool | Toolset) -> Self:
+    def tools(self, *tools: Tool | ToolShape | Toolset) -> Self:
         """Further tools."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
@@ -216,6 +228,10 @@ class AgentBuilder:
     def memories(self, memories: LastingMemories, *, recall_before_answer: bool | int = False) -> Self:
         """What it remembers of owners beyond a session; see `Agent`."""
         return self._with(memories=memories, recall_before_answer=recall_before_answer)
+
+    def database(self, database: Database) -> Self:
+        """Tables of its own, for its tools."""
+        return self._with(database=database)
 
     def limits(self, limits: Limits | None = None, **bounds: Any) -> Self:
         """The bounds of a turn; single ones change what was there."""
@@ -266,6 +282,8 @@ class AgentBuilder:
         arguments["protocol"] = self._protocol(arguments)
         if "llm" not in options:
             arguments["llm"] = self.settings()
+        if named := load_models(arguments["protocol"].roles):
+            arguments["models"] = {**named, **(arguments.get("models") or {})}
         kind = RouterAgent if "routes" in arguments else KINDS.get(type(arguments["protocol"]), Agent)
         agent = kind(self.name, **arguments)
         for hook in self._hooks:
@@ -290,7 +308,9 @@ class AgentBuilder:
             ConfigurationError: a variable or an argument is not what it has to be.
         """
         model = self._model.get("model")
-        return model if isinstance(model, LLM) else load_settings(self._file, **self._model)
+        if model is None or isinstance(model, str):
+            return load_settings(self._file, **self._model)
+        return resolve_model(model)
 
     def _with(self, **options: Any) -> Self:
         return attrs.evolve(self, options={**self._options, **options})

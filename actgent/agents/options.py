@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 
 from actgent.control.limits import Limits
-from actgent.llm.base import LLM
+from actgent.database.database import Database
 from actgent.llm.settings import LLMSettings
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
@@ -13,6 +14,7 @@ from actgent.modes.modes import Modes
 from actgent.protocols.base import ClassificationType, Instruction, Protocol
 from actgent.protocols.prompt_layers import Prompt
 from actgent.state.reducers import Reducer
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import DepsT, Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.calls.approval_requests import NeedsPerson
@@ -21,7 +23,7 @@ from .session import Session
 
 FormT = TypeVar("FormT")
 """The type that is asked for by one call alone."""
-ToolLike: TypeAlias = Tool | Callable[..., Any]
+ToolLike: TypeAlias = Tool | Toolset | Callable[..., Any]
 Tools: TypeAlias = Iterable[ToolLike] | Mapping[str, ToolLike]
 """Tools, functions `(state, args)`, other functions; a mapping names them."""
 
@@ -29,23 +31,26 @@ Tools: TypeAlias = Iterable[ToolLike] | Mapping[str, ToolLike]
 class CommonOptions(TypedDict, Generic[DepsT], total=False):
     """The arguments of all agents but those that some take in another way; `Agent` says what each is."""
 
-    llm: Required[LLM | LLMSettings | str]
+    llm: Required[ModelLike | LLMSettings | str]
     role: str
     goal: str
     capabilities: str | Sequence[str]
     body: str
     system_prompt: str | None
     prompt: Prompt | None
+    assistant_prompt: str
+    user_prompt: str
     instructions: Iterable[Instruction | str]
     types: Iterable[ClassificationType]
     protocol: Protocol | None
-    models: Mapping[str, LLM | LLMSettings | str] | None
+    models: Mapping[str, ModelLike | LLMSettings | str] | None
     temperature: float | None
     max_tokens: int | None
     limits: Limits | None
     reducers: Mapping[str, Reducer] | None
     memory: Memory | ManageHistory | None
     memories: LastingMemories | None
+    database: Database | None
     recall_before_answer: bool | int
     modes: Modes | None
     approval: NeedsPerson | None
@@ -69,21 +74,28 @@ class AgentOptions(CommonOptions[DepsT], Generic[DepsT], total=False):
     For functions and classes that pass them on: `**options: Unpack[AgentOptions]`.
     """
 
-    tools: Iterable[Tool[DepsT] | Toolset]
+    tools: Iterable[Tool[DepsT] | ToolShape | Toolset]
 
 
-class MessageOptions(TypedDict, Generic[DepsT], total=False):
-    """The arguments of `RunOptions` in a session that is known."""
+class ProcessOptions(TypedDict, Generic[DepsT], total=False):
+    """The arguments of `PlanAgent.process` beside the content, `session` and `output`."""
 
     sender: Sender | str | None
     priority: Priority | PriorityName
-    message_id: str | None
-    timeout: float | None
+    metadata: Mapping[str, Any] | None
+    model: str | None
     prompt: Prompt | None
     temperature: float | None
     max_tokens: int | None
     limits: Limits | None
     deps: DepsT | None
+
+
+class MessageOptions(ProcessOptions[DepsT], Generic[DepsT], total=False):
+    """The arguments of `RunOptions` in a session that is known."""
+
+    message_id: str | None
+    timeout: float | None
 
 
 class RunOptions(MessageOptions[DepsT], Generic[DepsT], total=False):

@@ -6,7 +6,6 @@ from typing import Any, Generic, Literal, Unpack, overload
 import attrs
 import trio
 
-from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, Suspended, nearest
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.windowed import LimitedMemory, LimitedView
@@ -19,7 +18,7 @@ from actgent.tools.base import DepsT, Tool, ToolContext
 from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent
-from .options import AgentOptions, FormT
+from .options import AgentOptions, FormT, ProcessOptions
 from .session import Session, context_of
 from .validation import memory_of
 
@@ -101,8 +100,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         *,
         session: Session | None = None,
         output: type[FormT],
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
+        **options: Unpack[ProcessOptions[DepsT]],
     ) -> PlanResult[FormT]: ...
     @overload
     async def process(
@@ -111,8 +109,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         *,
         session: Session | None = None,
         output: None = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
+        **options: Unpack[ProcessOptions[DepsT]],
     ) -> PlanResult[DataT_co]: ...
     @overload
     async def process(
@@ -121,8 +118,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         *,
         session: Session | None = None,
         output: object,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
+        **options: Unpack[ProcessOptions[DepsT]],
     ) -> PlanResult: ...
     async def process(
         self,
@@ -130,12 +126,14 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         *,
         session: Session | None = None,
         output: Any = None,
-        limits: Limits | None = None,
-        deps: DepsT | None = None,
+        **options: Unpack[ProcessOptions[DepsT]],
     ) -> PlanResult[Any]:
         """Plan, execute, answer; what goes wrong in the turn is in the result. Without a session in a fresh one.
 
-        `limits` bound this request alone, instead of the agent's; reaching one is an error in the result.
+        The options are those of `run`, for this request alone: `model` is a role of `models` that all stages ask,
+        `prompt` a layer of the system prompt; `temperature`, `max_tokens`, `sender`, `metadata` and `deps` are as there.
+        `limits` bound it instead of the agent's; reaching one is an error in the result.
+        Answers are streamed to whoever has attached `session.on_token`.
         Where a tool call waits for a person, the status is `suspended`, the error says for what, and `resume` goes on.
 
         Raises:
@@ -143,10 +141,10 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             InboxFull: there was no room.
         """
         if session is not None:
-            return await self._process(content, session, output=output, limits=limits, deps=deps)
+            return await self._process(content, session, output=output, **options)
         session = await self.create_session("user")
         try:
-            return await self._process(content, session, output=output, limits=limits, deps=deps)
+            return await self._process(content, session, output=output, **options)
         finally:
             if session.status != "suspended":
                 with trio.move_on_after(_CLOSING, shield=True):

@@ -1,6 +1,6 @@
 """`Session`, the public handle to a conversation."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, overload
@@ -13,6 +13,7 @@ from actgent.control.arguments import check_id, check_seconds
 from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
+from actgent.database.database import Database
 from actgent.errors import ConfigurationError, UsageError
 from actgent.journal.listing import SessionKey
 from actgent.messages import (
@@ -28,6 +29,7 @@ from actgent.messages import (
     Reply,
     Route,
     Sender,
+    SenderKind,
     Token,
     ToolResult,
     Usage,
@@ -52,7 +54,14 @@ from actgent.runtime.intake import Intake
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
-from actgent.sessions.following import Observed, ObservedType
+from actgent.sessions.following import (
+    MessageFilter,
+    MessageLinks,
+    Observed,
+    ObservedType,
+    find_links,
+    read_matching,
+)
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
 from actgent.sessions.waiting.schedules import schedules, set_schedule, unset_schedule
@@ -81,6 +90,8 @@ class SessionServices:
     delegation: Delegation
     deps: Any
     """The agent's deps for all of its sessions."""
+    database: Database | None = None
+    """The agent's tables."""
 
 
 @for_sessions
@@ -303,6 +314,7 @@ class Session(Generic[DataT_co]):
         message_id: str | None = None,
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
         deadline: float | None = None,
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
@@ -310,7 +322,7 @@ class Session(Generic[DataT_co]):
         Without a sender the owner speaks, as a user. Waits for capacity in the inbox for `enqueue_timeout` seconds (`deadline`
         is its old name); in a handler or tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
         accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
-        session's rule.
+        session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model.
 
         Raises:
             ConfigurationError: the message is empty, or there is no such priority.
@@ -334,6 +346,7 @@ class Session(Generic[DataT_co]):
             message_id=message_id,
             deadline=enqueue_timeout,
             on_busy=on_busy,
+            metadata=metadata,
         )
         await self._services.intake.accept(context, message, once=message_id is not None)
         return message.id
@@ -346,6 +359,7 @@ class Session(Generic[DataT_co]):
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Message:
         """The message that `chat` would send, for `Agent.receive`; nothing is said by it.
 
@@ -354,7 +368,15 @@ class Session(Generic[DataT_co]):
         """
         if message_id is not None:
             check_id("message_id", message_id)
-        return message_to(self._context, content, sender, priority, message_id=message_id, on_busy=on_busy)
+        return message_to(
+            self._context,
+            content,
+            sender,
+            priority,
+            message_id=message_id,
+            on_busy=on_busy,
+            metadata=metadata,
+        )
 
     async def deliver(self, delivery: Delivery[DataT_co]) -> None:
         """Have the handlers of a kind called with a `Reply`, `Event`, `ToolResult`, `Failure`, ..., e.g. in a test or a bridge.
@@ -380,8 +402,8 @@ class Session(Generic[DataT_co]):
     ) -> None:
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
 
-        With `drop_queued` the waiting messages end so, too. With a `message_id` only that message ends so, running or waiting;
-        nothing happens if it has ended. Returns when the turn has ended.
+        With `drop_queued` the waiting messages end so, too. With a `message_id` only that message ends so, running or waiting,
+        or when it comes; nothing happens if it has ended. Returns when the turn has ended.
         """
         self._agent.check_loop("session.interrupt()")
         if message_id is not None:
@@ -625,6 +647,11 @@ class Session(Generic[DataT_co]):
         return self._context.owner
 
     @property
+    def description(self) -> str:
+        """What it was opened with, at most 2,000 characters of it; its first message has all of it."""
+        return self._context.conversation.description
+
+    @property
     def parent(self) -> "Session | None":
         parent = self._context.parent
         return None if parent is None else face_of(parent)
@@ -635,20 +662,52 @@ class Session(Generic[DataT_co]):
         return tuple(face_of(child) for child in (self._context.children or {}).values())
 
     async def messages(
-        self, *, limit: int = 100, before: int | None = None, after: int | None = None
+        self,
+        *,
+        limit: int = 100,
+        before: int | datetime | None = None,
+        after: int | datetime | None = None,
+        roles: Collection[SenderKind] | None = None,
     ) -> MessagePage:
-        """Read some of the messages, without the others: the newest, those before a place in the history, or those behind one.
+        """Read some of the messages, without the others: the newest, those before a place or date, or those behind one.
 
+        `roles` are the kinds of senders whose messages are wanted, e.g. `("user", "assistant")`. Between two dates come the newest.
         `page.first` is the place of the first one, from 0: `messages(before=page.first)` is the page before. What is not
         in memory is read from the journal, and not kept.
 
         Raises:
-            ConfigurationError: `limit` is less than 1, or both places are given.
+            ConfigurationError: `limit` is less than 1, two places are given, a date has no time zone, or a role is none.
             SessionNotFound: the session was erased meanwhile.
             JournalError: they cannot be read.
         """
         self._agent.check_loop("session.messages()")
-        return await self._context.conversation.read(limit=limit, before=before, after=after)
+        conversation = self._context.conversation
+        if roles is None and not isinstance(before, datetime) and not isinstance(after, datetime):
+            return await conversation.read(limit=limit, before=before, after=after)
+        return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
+
+    async def links(self, message: Message | str) -> MessageLinks:
+        """Find what a message of the history has to do with: its turn, its trace, what led to it, calls, results, observations.
+
+        Of what was said from outside these are those of the whole turn. Without a journal there are no observations.
+
+        Raises:
+            ConfigurationError: the history has no such message.
+            JournalError: it cannot be read.
+        """
+        self._agent.check_loop("session.links()")
+        known = message if isinstance(message, str) else message.id
+        links = await find_links(self._context.conversation, known)
+        if self._agent.journal is None:
+            return links
+        wanted, after = Wanted(types=None, turn=links.turn), 0
+        key, found = SessionKey(self.agent_name, self.id), dict[str, Observed]()
+        while page := await list_observations(
+            self._agent.journal, key, after=after, limit=1000, wanted=wanted
+        ):
+            found |= {each.id: each for each in page if links.concerns(each)}
+            after = page[-1].number
+        return attrs.evolve(links, observations=tuple(found.values()))
 
     @property
     def history(self) -> tuple[Message, ...]:
@@ -684,6 +743,11 @@ class Session(Generic[DataT_co]):
         if turn is not None and turn.budget is not None:
             return turn.budget
         return Budget(accounts) if accounts else None
+
+    @property
+    def database(self) -> Database | None:
+        """The tables of its agent; None if it has none. Tools use `ToolContext.database`."""
+        return self._services.database
 
     @property
     def deps(self) -> Any:

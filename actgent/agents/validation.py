@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, nearest
 from actgent.memory.base import ManageHistory, Memory
 from actgent.protocols.base import Instruction, Protocol
 from actgent.support.deprecations import warn_deprecated
@@ -92,6 +92,29 @@ _NOT_A_PROMPT = (
     "instructions= takes the forms of answer that the agent knows, as a list of Instruction(name, description, schema), not {}: "
     "what the model is told goes to system_prompt=, or in parts to role=, goal= and capabilities="
 )
+
+
+def own_templates(**texts: object) -> dict[str, str]:
+    """The templates of prompts that an agent has instead of its protocol's.
+
+    Raises:
+        ConfigurationError: one is no text.
+    """
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{name}_prompt= is a template, a text, not {text!r:.200}")
+    return {name: text for name, text in texts.items() if isinstance(text, str) and text}
+
+
+def check_stage(protocol: Protocol, stage: object) -> None:
+    """Refuse a stage that a protocol does not have.
+
+    Raises:
+        ConfigurationError: the text says which there are.
+    """
+    if stage not in protocol.stages:
+        there = nearest(str(stage), protocol.stages) if protocol.stages else "it has none"
+        raise ConfigurationError(f"the protocol {protocol.name!r} has no stage {stage!r}: {there}")
 
 
 def check_system_prompt(text: object, *, body: str) -> None:

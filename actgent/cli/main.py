@@ -12,13 +12,15 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.validators import Number
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
+from actgent.journal.membership import check_cluster_extra
 from actgent.protocols import PROTOCOLS
 
-from .limits import Bounds, limits_of
+from .options.limits import Bounds, limits_of
+from .options.talk import TalkOptions, is_message
+from .serving.cluster_place import ClusterPlace
 from .serving.notify import NotifyOptions
 from .serving.place import PlaceOptions
 from .signals import Shutdown, run_until_signalled
-from .talk import TalkOptions, is_message
 from .terminal import Terminal
 
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
@@ -194,6 +196,57 @@ def run(
     return _run(lambda terminal, shutdown: converse(options, terminal, shutdown))
 
 
+@app.command(name="goal")
+def work_towards(
+    text: str,
+    /,
+    *,
+    tools: Repeated = (),
+    search_dir: Repeated = (),
+    recursive: bool = True,
+    output: str | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    max_iterations: Count = 20,
+    bounds: Bounds | None = None,
+    verbose: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Work towards a goal with the tools of files, until an evaluation says that it is achieved. 1 if it is not.
+
+    A file of tools has functions (state, args), functions with @tool, or objects of Tool; it is run.
+
+    Args:
+        text: The goal, in words.
+        tools: A Python file of tools; may be given several times.
+        search_dir: A folder in which files NAME.tools.py, and NAME.output.py with `output_schema`, are looked for; may be given several times.
+        recursive: Look into the folders below, too.
+        output: A Python file with `output_schema`, a type or a schema, or a JSON file with a schema: the form of the answer.
+        model: provider:MODEL; without it LLM_MODEL, TAGENT_MODEL, or the one that there is a key for. LLM_PLANNER_MODEL and the like name those of single roles.
+        base_url: Where the API stands.
+        max_iterations: Model calls, at most.
+        bounds: What the whole work may take.
+        verbose: Tell decisions, calls and changes of the state on standard error.
+        json: Print the result with its status and figures as one line of JSON.
+    """
+    from .goal import GoalOptions, work  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = GoalOptions(
+        goal=text,
+        tools=tools,
+        search=search_dir,
+        recursive=recursive,
+        output=output,
+        model=model,
+        base_url=base_url,
+        max_iterations=max_iterations,
+        limits=limits_of(bounds),
+        verbose=verbose,
+        json=json,
+    )
+    return _run(lambda terminal, shutdown: work(options, terminal, shutdown))
+
+
 @app.command(name="eval")
 def evaluate_cases(
     cases: str,
@@ -233,7 +286,7 @@ def evaluate_cases(
         session: With --from-journal, this session alone.
         limit: With --from-journal, how many sessions at most, the latest first.
     """
-    from .evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
+    from .working.evaluation import EvalOptions, make_cases, run_evaluation  # noqa: PLC0415 - the SDKs take two seconds
 
     if from_journal is not None:
         return _run(
@@ -425,6 +478,132 @@ def import_sessions(journal: str, file: str, /, *, new_ids: bool = False) -> int
     from .journals.journal import import_ as add  # noqa: PLC0415
 
     return _run(lambda terminal, _: add(journal, file, terminal, new_ids=new_ids))
+
+
+pipelines = App(
+    name="pipeline", help="Run pipelines of agents: run, look at a run, go on with it, check, draw."
+)
+app.command(pipelines)
+
+
+@pipelines.command(name="run")
+def run_pipeline(
+    file: str,
+    /,
+    *,
+    given: Annotated[Repeated, Parameter(name="--input")] = (),
+    inputs: str | None = None,
+    run: str | None = None,
+    journal: str | None = None,
+    agents: str | None = None,
+    model: str | None = None,
+    bounds: Bounds | None = None,
+    json: Flag = False,
+) -> int:
+    """Run a pipeline, and show what its steps came to. 1 unless all that was wanted is done.
+
+    With a journal a run goes on after a crash: give its id again, or `actgent pipeline resume`.
+
+    Args:
+        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
+        given: An input that is a text, as NAME=VALUE; may be given several times.
+        inputs: All inputs as a JSON object.
+        run: The id of the run; one that is there is joined, or its result shown.
+        journal: Keep the run in this file, or in postgres://HOST/DATABASE.
+        agents: The agents that a file of YAML or JSON names: a Python file, or a folder of agents' folders.
+        model: The model of its steps with a goal, e.g. openai:gpt-5.2.
+        bounds: What the run may take, with all of its steps.
+        json: The result as one line of JSON.
+    """
+    from .working.pipelines import PipelineOptions, run_pipeline as start  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = PipelineOptions(
+        file=file,
+        agents=agents,
+        model=model,
+        journal=journal,
+        run=run,
+        inputs=inputs,
+        values=given,
+        limits=limits_of(bounds),
+        json=json,
+    )
+    return _run(lambda terminal, _: start(options, terminal))
+
+
+@pipelines.command(name="show")
+def show_run(file: str, run: str, /, *, journal: str, json: Flag = False) -> int:
+    """Show what the steps of a run came to so far. No model is asked, and agents may be using the journal.
+
+    Args:
+        file: The file of the pipeline.
+        run: The id of the run.
+        journal: The file of the journal, or postgres://HOST/DATABASE.
+        json: As one line of JSON.
+    """
+    from .working.pipelines import PipelineOptions, show_run as show  # noqa: PLC0415
+
+    options = PipelineOptions(file=file, journal=journal, run=run, json=json)
+    return _run(lambda terminal, _: show(options, terminal))
+
+
+@pipelines.command(name="resume")
+def resume_run(
+    file: str,
+    run: str,
+    /,
+    *,
+    steps: Annotated[Repeated, Parameter(name="--from")] = (),
+    journal: str,
+    agents: str | None = None,
+    model: str | None = None,
+    bounds: Bounds | None = None,
+    json: Flag = False,
+) -> int:
+    """Go on with a run: where its process left it, or else with all that failed or never ran. 1 unless that is done.
+
+    Args:
+        file: The file of the pipeline.
+        run: The id of the run.
+        steps: Run this step again, and all that comes after it; may be given several times. Others keep what they gave.
+        journal: The file of the journal, or postgres://HOST/DATABASE.
+        agents: The agents that a file of YAML or JSON names.
+        model: The model of its steps with a goal.
+        bounds: What it may take from now on, where steps run again.
+        json: The result as one line of JSON.
+    """
+    from .working.pipelines import PipelineOptions, resume_run as go_on  # noqa: PLC0415
+
+    options = PipelineOptions(
+        file=file, agents=agents, model=model, journal=journal, run=run, limits=limits_of(bounds), json=json
+    )
+    return _run(lambda terminal, _: go_on(options, terminal, steps=steps))
+
+
+@pipelines.command(name="check")
+def check_pipeline(file: str, /, *, agents: str | None = None) -> int:
+    """Say what a pipeline holds, or all that is wrong with it, before anything runs.
+
+    Args:
+        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
+        agents: The agents that it names; without them any name will do.
+    """
+    from .working.pipelines import PipelineOptions, check_pipeline as look  # noqa: PLC0415
+
+    return look(PipelineOptions(file=file, agents=agents), Terminal())
+
+
+@pipelines.command(name="draw")
+def draw_pipeline(file: str, /, *, mermaid: Flag = False) -> int:
+    """Draw the steps of a pipeline, in groups that may run side by side.
+
+    Args:
+        file: A file of YAML or JSON, or a Python file that defines a pipeline, or FILE.py:NAME.
+        mermaid: As a flowchart of Mermaid, for pages that draw it.
+    """
+    from .working.pipelines import PipelineOptions, draw_pipeline as draw  # noqa: PLC0415
+
+    return draw(PipelineOptions(file=file), Terminal(), mermaid=mermaid)
 
 
 memory = App(name="memory", help="What is remembered of an owner: list, show, correct, forget, export.")
@@ -721,6 +900,113 @@ def watch_one(
     return _run(lambda terminal, shutdown: watch_session(options, terminal, shutdown))
 
 
+@app.command
+def node(target: str, /, *, name: str | None = None, place: ClusterPlace | None = None) -> int:
+    """Run agents as a node of a cluster, to the first signal or until `actgent cluster drain`.
+
+    Each session lives in one node at a time; when that one ends or dies, another one goes on with it.
+
+    Args:
+        target: An agent's folder, a folder of such, or a Python file that defines agents.
+        name: How the node's name begins; the machine's without it.
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from .serving.node import NodeOptions, serve_node  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = NodeOptions(target=target, name=name, place=place or ClusterPlace())
+    return _run(lambda terminal, shutdown: serve_node(options, terminal, shutdown))
+
+
+clusters = App(name="cluster", help="Look after a cluster: status, drain, dead.")
+app.command(clusters)
+
+
+@clusters.command(name="status")
+def cluster_status(*, json: Flag = False, full: Flag = False, place: ClusterPlace | None = None) -> int:
+    """Show the nodes and partitions of a cluster. 1 if a partition is served by nobody.
+
+    Args:
+        json: Write one JSON object, for programs.
+        full: Name each partition, too.
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from .serving.cluster import show_status  # noqa: PLC0415
+
+    where = place or ClusterPlace()
+    return _run(lambda terminal, _: show_status(where, terminal, json=json, full=full))
+
+
+@clusters.command(name="drain")
+def cluster_drain(node: str, /, *, place: ClusterPlace | None = None) -> int:
+    """Have a node hand over all that it serves, and end; returns when it has.
+
+    Args:
+        node: Its name, or how it begins.
+        place: Where the cluster is; its journal is not asked for.
+    """
+    check_cluster_extra()
+    from .serving.cluster import drain_node  # noqa: PLC0415
+
+    where = place or ClusterPlace()
+    return _run(lambda terminal, _: drain_node(where, node, terminal))
+
+
+dead_letters = App(
+    name="dead",
+    help="Name the messages that were given up, as each process died of them. 1 if one was not said again.",
+)
+clusters.command(dead_letters)
+
+
+@dead_letters.default
+def dead_list(*, json: Flag = False, place: ClusterPlace | None = None) -> int:
+    """Name the messages that were given up, as each process died of them. 1 if one was not said again.
+
+    Args:
+        json: Write one JSON array, for programs.
+        place: Where the cluster is; its broker is not asked for.
+    """
+    check_cluster_extra()
+    from .serving.cluster import list_dead  # noqa: PLC0415 - the SDKs take two seconds
+
+    where = place or ClusterPlace()
+    return _run(lambda terminal, _: list_dead(where, terminal, json=json))
+
+
+@dead_letters.command(name="retry")
+def dead_retry(message: str, /, *, session: str | None = None, place: ClusterPlace | None = None) -> int:
+    """Have a message said again to its session, under a new id, which is printed; however often, it is said once more.
+
+    Args:
+        message: Its id, as `actgent cluster dead` names it.
+        session: Its session, where several have a message of this id.
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from .serving.cluster import say_again  # noqa: PLC0415 - the SDKs take two seconds
+
+    where = place or ClusterPlace()
+    return _run(lambda terminal, _: say_again(where, message, terminal, session=session))
+
+
+@dead_letters.command(name="drop")
+def dead_drop(message: str, /, *, session: str | None = None, place: ClusterPlace | None = None) -> int:
+    """Take a message off the list; its session keeps it as failed.
+
+    Args:
+        message: Its id, as `actgent cluster dead` names it.
+        session: Its session, where several have a message of this id.
+        place: Where the cluster is; its broker is not asked for.
+    """
+    check_cluster_extra()
+    from .serving.cluster import drop  # noqa: PLC0415 - the SDKs take two seconds
+
+    where = place or ClusterPlace()
+    return _run(lambda terminal, _: drop(where, message, terminal, session=session))
+
+
 access = App(name="token", help="Look after the tokens of a gateway: new, list, revoke.")
 app.command(access)
 
@@ -771,6 +1057,35 @@ def revoke_access(name: str, /, *, file: str = "tokens.toml") -> int:
     from .serving.tokens import revoke_token  # noqa: PLC0415
 
     return revoke_token(file, name, Terminal())
+
+
+hooks = App(name="webhooks", help="Look after the webhooks of a running server: list, redeliver.")
+app.command(hooks)
+
+
+@hooks.command(name="list")
+def list_hooks(*, place: PlaceOptions | None = None) -> int:
+    """Name the webhooks of a running server, and what each has given up; the code is 1 where something was.
+
+    Args:
+        place: Which server; its token has the scope admin.
+    """
+    from .serving.webhooks import list_given_up  # noqa: PLC0415 - the SDKs take two seconds
+
+    return _run(lambda terminal, _: list_given_up(place or PlaceOptions(), terminal))
+
+
+@hooks.command(name="redeliver")
+def redeliver_hooks(*ids: str, place: PlaceOptions | None = None) -> int:
+    """Send again what webhooks have given up: what is named, or all of it.
+
+    Args:
+        ids: As the list has them, msg_...; all that is listed without.
+        place: Which server; its token has the scope admin.
+    """
+    from .serving.webhooks import send_again  # noqa: PLC0415 - the SDKs take two seconds
+
+    return _run(lambda terminal, _: send_again(place or PlaceOptions(), ids, terminal))
 
 
 def _run(command: Callable[[Terminal, Shutdown], Awaitable[int]]) -> int:

@@ -3,12 +3,14 @@
 from .agent import RemoteAgent
 from .channels import RemoteReader
 from .connecting import Client, connect, open_client
+from .insight import PastSession
 from .session import RemoteSession
 from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent, Transport
 
 __all__ = [
     "Client",
     "ConnectionLost",
+    "PastSession",
     "Refused",
     "RemoteAgent",
     "RemoteReader",

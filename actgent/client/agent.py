@@ -159,6 +159,7 @@ class RemoteAgent:
             message_id=message.id,
             enqueue_timeout=enqueue_timeout,
             on_busy=message.on_busy,
+            metadata=message.metadata,
         )
 
     def _known(self, session_id: str) -> RemoteSession:
@@ -175,6 +176,7 @@ class RemoteAgent:
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
+        metadata: Mapping[str, Any] | None = None,
     ) -> Reply:
         """Say something and wait for the answer, as `Agent.run` does, over any number of connections.
 
@@ -192,7 +194,12 @@ class RemoteAgent:
         with trio.move_on_after(math.inf if timeout is None else timeout):
             async with self._session_for(session) as asked, _stopped_with_us(asked, said):
                 told = await asked.say(
-                    content, priority=priority, message_id=said, wait=WAIT, unless_suspended=True
+                    content,
+                    priority=priority,
+                    message_id=said,
+                    metadata=metadata,
+                    wait=WAIT,
+                    unless_suspended=True,
                 )
                 return await self._outcome(asked, told)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout or 0.0)
@@ -218,6 +225,7 @@ class RemoteAgent:
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         timeout: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> AbstractAsyncContextManager[RemoteReader[Delivery]]:
         """Say something and read what comes of it, as `Agent.stream` does: `async with agent.stream("...") as deliveries`.
 
@@ -225,23 +233,24 @@ class RemoteAgent:
         `timeout` seconds the turn ends with a `Failure` of the kind `deadline`, the last delivery.
         """
         _check(session, message_id, timeout)
-        return self._stream(content, session, priority, message_id or new_secret(), timeout)
+        speaking = {"priority": priority, "metadata": metadata}
+        return self._stream(content, session, message_id or new_secret(), timeout, speaking)
 
     @asynccontextmanager
     async def _stream(
         self,
         content: Content,
         session: RemoteSession | None,
-        priority: Priority | PriorityName,
         said: str,
         timeout: float | None,  # noqa: ASYNC109 - as above
+        speaking: Mapping[str, Any],
     ) -> AsyncGenerator[RemoteReader[Delivery], None]:
         async with self._session_for(session) as asked:
             turn = _Turn(asked, said, after=await self._place(asked, said))
             async with reading(partial(self._fill, turn, timeout)) as reader:
                 await turn.opened.wait()
                 async with _stopped_with_us(asked, said):
-                    await asked.say(content, priority=priority, message_id=said, unless_suspended=True)
+                    await asked.say(content, message_id=said, unless_suspended=True, **speaking)
                 try:
                     yield reader
                 finally:

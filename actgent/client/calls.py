@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors import ServerUnreachable
+from actgent.errors import ActgentError
 
 from .problems import error_of
 from .transport import ConnectionLost, Refused, RemoteRequest, Transport
@@ -60,7 +60,7 @@ class Calls:
             done_by: Kinds of errors that say, of a repetition, that the first one had its effect; then None is returned.
 
         Raises:
-            ServerUnreachable: there was no answer in time.
+            ServerUnreachable: there was no answer in time; over a broker, BrokerLost.
             ActgentError: the answer is an error.
         """
         pauses, until, may_be_done = Pauses(), trio.current_time() + self.patience, False
@@ -68,14 +68,16 @@ class Calls:
             try:
                 return await self.transport.call(request), may_be_done
             except Refused as refused:
+                may_be_done |= refused.is_repeated
                 if may_be_done and refused.kind in done_by:
                     return None, True
                 if not refused.is_passing:
                     raise error_of(refused, request) from None
-                error, pause = error_of(refused, request), pauses.next(refused.retry_after)
+                error: ActgentError = error_of(refused, request)
+                pause = pauses.next(refused.retry_after)
             except ConnectionLost as lost:
                 may_be_done |= lost.was_sent
-                error, pause = ServerUnreachable(str(lost), was_sent=may_be_done), pauses.next()
+                error, pause = self.transport.lost(str(lost), was_sent=may_be_done), pauses.next()
                 if lost.was_sent and not is_repeatable:
                     raise error from lost
             if trio.current_time() + pause > until:

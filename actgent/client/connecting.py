@@ -1,5 +1,6 @@
 """A client: agents and sessions behind a server."""
 
+import importlib
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -9,7 +10,9 @@ import trio
 from actgent.actors.event_loop import check_loop
 from actgent.approvals import Approval
 from actgent.control.arguments import check_seconds
+from actgent.errors import ConfigurationError
 from actgent.journal.base import SessionSummary
+from actgent.journal.membership import check_cluster_extra
 from actgent.runtime.directory import AgentCard
 from actgent.sessions.context import Status
 from actgent.support.hints import async_block
@@ -18,14 +21,15 @@ from .agent import RemoteAgent
 from .calls import Calls
 from .hearing import ServerLink
 from .http import HTTPTransport
-from .reading import to_approval, to_seconds
+from .insight import RemoteInsight, to_summary
+from .reading import to_approval
 from .transport import RemoteRequest, Transport
 
 PATIENCE = 30.0
 """Seconds for which a request is tried."""
 
 
-class Client:
+class Client(RemoteInsight):
     """A server of agents; `connect` opens it."""
 
     def __init__(self, link: ServerLink) -> None:
@@ -67,7 +71,7 @@ class Client:
                 operation="list_sessions", query={**query, **place, "limit": min(500, limit - len(found))}
             )
             page = await self._link.calls.call(request)
-            found += [_to_summary(each) for each in page["items"]]
+            found += [to_summary(each) for each in page["items"]]
             after = page["next"]
         return tuple(found)
 
@@ -84,23 +88,6 @@ class Client:
         """
         request = RemoteRequest(operation="erase", agent=agent or "", session_id=session_id)
         await self._link.calls.call(request, done_by=("not-found",))
-
-
-def _to_summary(head: Any) -> SessionSummary:
-    parent = head["parent"] or {}
-    return SessionSummary(
-        session_id=head["id"],
-        agent=head["agent"],
-        owner=head["owner"],
-        parent_id=parent.get("id"),
-        parent_agent=parent.get("agent"),
-        created_at=to_seconds(head["created_at"]),
-        updated_at=to_seconds(head["updated_at"]),
-        records=head["records"],
-        unfinished=head["unfinished"],
-        closed=head["state"] == "closed",
-        suspended=head["state"] == "suspended",
-    )
 
 
 @async_block()
@@ -127,21 +114,43 @@ async def open_client(transport: Transport, *, patience: float = PATIENCE) -> As
 
 
 def connect(
-    url: str, *, token: str, owner: str | None = None, patience: float = PATIENCE
+    url: str,
+    *,
+    token: str | None = None,
+    owner: str | None = None,
+    patience: float = PATIENCE,
+    name: str = "",
+    pool: str = "default",
 ) -> AbstractAsyncContextManager[Client]:
     """An `async with` block with a `Client` of the gateway at an address: `connect("http://127.0.0.1:8300", token=...)`.
+
+    The address of a broker leads to the nodes of a cluster: `connect("amqps://USER:PASSWORD@HOST/VHOST", name="web-1")`.
 
     A connection that is lost is no matter: requests are repeated where that is safe, and streams are taken up where they
     were. Leaving the block closes no session.
 
     Args:
-        url: Where the gateway is, without `/v1`.
-        token: As `actgent token new` shows it.
-        owner: For whom the client acts, with a token that has the scope `impersonate:`.
+        url: Where the gateway is, without `/v1`; or the address of a broker.
+        token: As `actgent token new` shows it; a broker knows its users by themselves.
+        owner: For whom the client acts: at a gateway with a token that has the scope `impersonate:`.
         patience: Seconds for which a request is tried while the server cannot be reached, or is full.
+        name: Stands in the name of the client's queue at a broker, for its rights.
+        pool: Whose nodes are asked, in a cluster.
 
     Raises:
-        ConfigurationError: the address or the token is none.
+        ConfigurationError: the address or the token is none; or the broker lets nobody in.
+        BrokerLost: the broker cannot be reached.
         OutsideTrio: asyncio runs this code, or nothing does; there take `portal.connect`.
     """
+    if str(url).startswith(("amqp://", "amqps://")):
+        if token is not None:
+            raise ConfigurationError("token= is for gateways: a broker knows its users by name and password")
+        check_cluster_extra()
+        opening = importlib.import_module("actgent.cluster.opening")
+        opened: AbstractAsyncContextManager[Client] = opening.open_broker_client(
+            url, name=name, owner=owner or "user", pool=pool, patience=patience
+        )
+        return opened
+    if token is None:
+        raise ConfigurationError("token= is missing: a gateway takes one; `actgent token new` makes it")
     return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)

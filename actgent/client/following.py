@@ -10,7 +10,7 @@ from contextlib import aclosing
 import attrs
 import trio
 
-from actgent.errors import CursorUnknown, ServerUnreachable
+from actgent.errors import CursorUnknown
 from actgent.support.logs import Each, logger_of
 
 from .calls import Pauses
@@ -53,7 +53,7 @@ class Following:
 
         Raises:
             CursorUnknown: the server has an older copy of the session.
-            ServerUnreachable: there was no connection for too long.
+            ServerUnreachable: there was no connection for too long; over a broker, BrokerLost.
             ActgentError: the server refuses it, e.g. `SessionNotFound` where the session was erased.
         """
         pauses, since = Pauses(), trio.current_time()
@@ -73,7 +73,7 @@ class Following:
                 reason, least = str(refused), refused.retry_after
             since = since if pauses.tries else trio.current_time()
             if trio.current_time() - since > self.patience:
-                raise ServerUnreachable(reason)
+                raise self.transport.lost(reason, was_sent=True)
             await self._pause(pauses, reason, least)
 
     async def _pause(self, pauses: Pauses, reason: str, least: float) -> None:

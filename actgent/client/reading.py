@@ -12,6 +12,7 @@ import attrs
 from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
 from actgent.messages import (
+    NO_METADATA,
     NO_USAGE,
     CallProgress,
     Delivery,
@@ -68,6 +69,7 @@ def to_approval(data: Data) -> Approval:
         arguments=data["arguments"],
         question=data["question"],
         form=data["form"],
+        risk=data.get("risk") or "",
         again=data.get("again", True),
         created_at=to_seconds(data["created_at"]),
         deadline=to_seconds(data["deadline"], math.inf),
@@ -111,6 +113,7 @@ def to_reply(outcome: Data) -> Reply:
         text=outcome.get("text") or "",
         data=outcome.get("data"),
         message_type=outcome.get("message_type"),
+        reasoning=outcome.get("reasoning"),
         usage=to_usage(outcome.get("usage")),
     )
 
@@ -125,6 +128,7 @@ def to_message(session_id: str, data: Data) -> Message:
         priority=Priority.named(data["priority"]),
         correlation_id=data.get("turn"),
         created_at=to_seconds(data.get("at")),
+        metadata=data.get("metadata") or NO_METADATA,
     )
 
 

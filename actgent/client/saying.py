@@ -7,7 +7,7 @@ from typing import Any
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
-from actgent.messages import File, Image, Part, Priority, Sender, Text
+from actgent.messages import File, Image, Part, Priority, Sender, Text, checked_metadata
 from actgent.sessions.incoming import Content, sayable_parts
 
 LONGEST_WAIT = 60.0
@@ -21,6 +21,7 @@ def said(
     message_id: str,
     on_busy: str | None,
     enqueue_timeout: float,
+    metadata: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The body of a message.
 
@@ -34,6 +35,8 @@ def said(
     }
     if on_busy is not None:
         body["on_busy"] = on_busy
+    if metadata:
+        body["metadata"] = dict(checked_metadata(metadata))
     if enqueue_timeout >= 1:
         body["deadline"] = min(enqueue_timeout, LONGEST_WAIT)
     return body

@@ -13,7 +13,18 @@ from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import check_id, check_seconds
 from actgent.control.schedule import Schedule
 from actgent.errors import ApprovalMismatch, ApprovalNotFound, SessionClosed
-from actgent.messages import Message, OnBusy, Priority, PriorityName, Sender, Usage, new_secret
+from actgent.messages import (
+    NO_METADATA,
+    Message,
+    OnBusy,
+    Priority,
+    PriorityName,
+    Sender,
+    SenderKind,
+    Usage,
+    checked_metadata,
+    new_secret,
+)
 from actgent.sessions.context import Status
 from actgent.sessions.conversation import MessagePage
 from actgent.sessions.following import Observed, ObservedType
@@ -186,6 +197,7 @@ class RemoteSession:
         message_id: str | None = None,
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Send a message, and return its id when the server has written it down; what comes of it goes to the handlers.
 
@@ -201,6 +213,7 @@ class RemoteSession:
             message_id=message_id,
             enqueue_timeout=enqueue_timeout,
             on_busy=on_busy,
+            metadata=metadata,
         )
         return str(told["message_id"])
 
@@ -211,6 +224,7 @@ class RemoteSession:
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Message:
         """The message that `chat` would send, for `RemoteAgent.receive`; nothing is said by it.
 
@@ -224,6 +238,7 @@ class RemoteSession:
             parts=sayable_parts(content),
             priority=Priority.named(priority),
             on_busy=on_busy or "queue",
+            metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
         )
 
     async def interrupt(
@@ -392,18 +407,32 @@ class RemoteSession:
             body["force"] = True
         return str((await self.calls.call(self.request("put_mode", body=body)))["mode"])
 
+    async def description(self) -> str:
+        """What it was opened with, at most 2,000 characters of it.
+
+        Raises:
+            SessionClosed: it was closed.
+        """
+        return str((await self._open())["description"])
+
     async def messages(
-        self, *, limit: int = 100, before: int | None = None, after: int | None = None
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        after: int | None = None,
+        roles: Collection[SenderKind] | None = None,
     ) -> MessagePage:
         """Read some of the messages: the newest, those before a place in the history, or those behind one.
 
         Pictures and files are named in the text, and their bytes stay on the server. The rest is that of `Session.messages`.
         """
-        query = {"limit": limit, "before": before, "after": after}
+        wanted = None if roles is None else ",".join(roles)
+        query = {"limit": limit, "before": before, "after": after, "roles": wanted}
         asked = self.request("get_messages", query={k: v for k, v in query.items() if v is not None})
         page = await self.calls.call(asked)
         found = tuple(to_message(self.id, each) for each in page["items"])
-        return MessagePage(found, page["first"], page["total"])
+        return MessagePage(found, page["first"], page["total"], page["last"])
 
     async def history(self) -> tuple[Message, ...]:
         """Everything that happened, oldest first, read page by page."""
@@ -465,6 +494,7 @@ class RemoteSession:
         message_id: str | None = None,
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
         wait: float = 0,
         unless_suspended: bool = False,
     ) -> Mapping[str, Any]:
@@ -477,6 +507,7 @@ class RemoteSession:
             message_id=message_id or new_secret(),
             on_busy=on_busy,
             enqueue_timeout=enqueue_timeout,
+            metadata=metadata,
         )
         if unless_suspended:
             body["unless_suspended"] = True

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import attrs
 
+from actgent.errors import ActgentError, ConfigurationError, ServerUnreachable
+
 Operation = Literal[
     "cancel_task",
     "close",
@@ -19,17 +21,24 @@ Operation = Literal[
     "get_agent",
     "get_approvals",
     "get_events",
+    "get_export",
+    "get_feedback",
     "get_message",
     "get_messages",
     "get_observations",
+    "get_past",
     "get_session",
     "get_state",
+    "give_feedback",
     "interrupt",
     "list_agents",
+    "list_all_schedules",
     "list_of_session",
     "list_schedules",
     "list_sessions",
+    "post_compare",
     "post_decision",
+    "post_fork",
     "post_session",
     "put_mode",
     "put_session",
@@ -52,7 +61,7 @@ class RemoteRequest:
     """Whose session is meant; empty where none is."""
     session_id: str = ""
     part: str = ""
-    """Of a session or beside it: the id of a message, approval, schedule or task, or the name of an agent."""
+    """Of a session or beside it: the id of a message, approval, schedule or task, the name of an agent, the number of a record."""
     query: Mapping[str, Any] = attrs.field(factory=dict)
     body: Mapping[str, Any] | None = None
     """None: there is none."""
@@ -92,6 +101,8 @@ class Refused(Exception):
         self.status = status
         self.fields = fields
         """What it says besides."""
+        self.is_repeated = False
+        """True: the request may have had its effect before, though it was sent once."""
 
     @property
     def is_passing(self) -> bool:
@@ -129,6 +140,19 @@ class Transport(abc.ABC):
             Refused, ConnectionLost: see `call`; the latter also while events are read.
         """
 
+    def download(self, request: RemoteRequest) -> AbstractAsyncContextManager[AsyncGenerator[bytes, None]]:
+        """An `async with` block with the bytes of a file that is asked for; transports need not be able to.
+
+        Raises:
+            ConfigurationError: it carries no files.
+            Refused, ConnectionLost: see `call`; the latter also while they are read.
+        """
+        raise ConfigurationError(f"{type(self).__name__} carries no files: define its download()")
+
     @abc.abstractmethod
     async def aclose(self) -> None:
         """Ask nothing more."""
+
+    def lost(self, reason: str, *, was_sent: bool) -> ActgentError:
+        """The error of a request that got no answer, however often it was sent."""
+        return ServerUnreachable(reason, was_sent=was_sent)

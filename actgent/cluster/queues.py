@@ -1,6 +1,7 @@
 """The queues and exchanges of a cluster: their names and kinds are what all nodes and clients of all releases agree on."""
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -10,8 +11,6 @@ from actgent.errors.printable import quoted
 
 PRIORITIES = 4
 """The highest priority of a classic queue: background 0, user 1, control 2 and 3, the token 4."""
-CLIENT_EXPIRES_MS = 3_600_000
-"""Milliseconds for which the queue of a named client stays while the client is away."""
 EVENTS = "actgent.events"
 """The topic exchange of what happens on all nodes; published only while someone listens."""
 DEAD = "actgent.dead"
@@ -47,18 +46,23 @@ def partition_queue(pool: str, generation: int, partition: int, broker: Sequence
 
 
 def client_queue(name: str = "") -> QueueForm:
-    """What is told to a client; one without a name gets nothing that was told while it was away."""
-    if not name:
-        return QueueForm(name="", exclusive=True, auto_delete=True)
-    arguments = {"x-expires": CLIENT_EXPIRES_MS}
-    return QueueForm(
-        name=f"actgent.client.{check_queue_part('client', name)}", durable=True, arguments=arguments
-    )
+    """What a client is told, for as long as one connection: what it misses it reads again, behind its cursor.
+
+    The name stands in that of the queue, for rights of users of the broker; each connection has a queue of its own.
+    """
+    if name:
+        name = f"actgent.client.{check_queue_part('client', name)}.{secrets.token_hex(4)}"
+    return QueueForm(name=name, exclusive=True, auto_delete=True)
 
 
 def beacon_exchange(pool: str) -> str:
     """The fanout exchange of what nodes say of themselves; each of them has an exclusive queue for it."""
     return f"actgent.{check_queue_part('pool', pool)}.nodes"
+
+
+def owner_exchange(pool: str) -> str:
+    """The fanout exchange of partitions that have another owner, which all clients hear."""
+    return f"actgent.{check_queue_part('pool', pool)}.owners"
 
 
 def shared_queue(pool: str) -> QueueForm:

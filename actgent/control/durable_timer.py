@@ -93,6 +93,11 @@ class DueIndex:
             self._at.setdefault(session_id, at)
         self._rebuild()
 
+    def forget(self, is_left: Callable[[str], bool]) -> None:
+        """Watch sessions no more that another process goes on with."""
+        self._at = {session_id: at for session_id, at in self._at.items() if not is_left(session_id)}
+        self._rebuild()
+
     def pop(self) -> list[str]:
         """Take out the sessions that are due by now, the earliest first."""
         now = self.clock.steady() + TIMER_TOLERANCE_SECONDS

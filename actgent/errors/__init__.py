@@ -41,6 +41,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── AccessRefused          ... the token is not known, or does not allow it
     │   └── ServerUnreachable      ... there was no answer within the client's patience, see `was_sent`
     ├── Fenced                     another process owns the session by now
+    │   └── SessionMoved           ... and goes on with it: say it there, see `session_id`
     ├── JournalError               the journal, or what it stands on
     │   ├── JournalFull            no space: what was about to be written is not, and can be written again later
     │   ├── JournalFailed          the disk or the database server failed
@@ -49,6 +50,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── JournalKeyError        a record is encrypted with a key that is not there, or another one, see `key_id`
     │   └── JournalVersion         a newer actgent wrote the journal
     ├── MemoriesFailed             what stores long-term memories failed; nothing of the call was written, or it can be repeated by its key
+    ├── DatabaseFailed             the database of an agent failed, or refuses a statement; nothing of the change holds
     ├── MemoriesFull               an owner has as many long-term memories as may be, and all of them are kept
     ├── WireError                  bytes that no version up to this one wrote
     ├── ThreadsLeft                sync code still runs in threads after its grace
@@ -456,6 +458,23 @@ class Fenced(ActgentError):
     """Another process owns the session by now; what was about to be written is not."""
 
 
+class SessionMoved(Fenced):
+    """Another process goes on with the session, or is about to: nothing more of it is done, written or told here.
+
+    What was on its way may be accepted there: say it again under the same `message_id`.
+    """
+
+    def __init__(self, agent: str, session_id: str) -> None:
+        self.agent = agent
+        """Whose session it is."""
+        self.session_id = session_id
+        """The session; `open_session` where it lives now finds it."""
+        super().__init__(
+            f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: open it there, and say "
+            "again what was not answered, under the same message_id"
+        )
+
+
 class BrokerLost(ActgentError):
     """There is no connection to a message broker, or it was lost; what was sent last may have arrived or not."""
 
@@ -582,6 +601,14 @@ class MemoriesFailed(ActgentError):
     """
 
 
+class DatabaseFailed(ActgentError):
+    """The database of an agent is not open, failed, or refuses a statement; its words are in the text.
+
+    Nothing of the change holds, or, where a connection was lost on the way, all of it may: repeated with the same `key` it is
+    done once.
+    """
+
+
 class WireError(ActgentError):
     """Bytes are not of the form that this version of actgent reads; a newer one may."""
 
@@ -702,12 +729,15 @@ class LimitReached(ActgentError):
         is_session: bool = False,
         owner: str = "",
         period: str = "",
+        argument: str = "",
     ) -> None:
         self.limit = limit
         """In words, e.g. `model calls`."""
         self.value = value
         self.field = field
         """What to raise: the name of an argument of `Limits`."""
+        self.argument = argument
+        """What to raise, where the limit was set by another argument than `limits=`: its name; otherwise empty."""
         self.used = dict(used or {})
         """What was used up to then, of all that is counted: `{"model_calls": 5, "tokens": 1200}`."""
         self.reserved = reserved
@@ -731,7 +761,8 @@ class LimitReached(ActgentError):
             spent = f"{spent or 'nothing'}; the next call is estimated to take at least {_number(estimated)}"
         if spent:
             spent = f" (used: {spent})"
-        remedy = f"Limits({field}=...)" if field else "it with Limits(...)"
+        remedy = argument and f"{argument}=..."
+        remedy = remedy or (f"Limits({field}=...)" if field else "it with Limits(...)")
         if owner:
             super().__init__(
                 f"the owner {quoted(owner)} reached the quota of {_number(value)} {limit} a {period}{spent}: "
@@ -883,20 +914,23 @@ class ToolError(ActgentError):
 class AskPerson(ToolError):
     """A tool's question to a person, raised in it: the session is suspended until somebody answers.
 
-    `form` is a JSON Schema of what `Respond` may carry, `timeout` seconds to answer. What is decided is the call's
-    result; with `again` an approved call runs once more instead, with the decision as `ToolContext.approval`.
+    `form` is a JSON Schema of what `Respond` may carry, or `Field`s of `actgent.forms`, `timeout` seconds to answer, `risk`
+    `low`, `medium`, `high` or `critical`. What is decided is the call's result; with `again` an approved call runs once more
+    instead, with the decision as `ToolContext.approval`.
     """
 
     def __init__(
         self,
         question: str,
         *,
-        form: Mapping[str, object] | None = None,
+        form: object = None,
         timeout: float | None = None,
         again: bool = False,
+        risk: str = "",
     ) -> None:
         self.question = question
         self.form = form
+        self.risk = risk
         self.timeout = timeout
         self.again = again
         super().__init__(f"a person has to be asked, which is not possible here: {question}")
@@ -990,6 +1024,7 @@ KINDS: tuple[tuple[type[Exception], str], ...] = (
     (SessionClosed, "stopped"),
     (DepsMissing, "deps"),
     (JournalError, "journal"),
+    (SessionMoved, "moved"),
     (Fenced, "journal"),
 )
 """Everything else is what the turn was doing: `model`, or `internal` for a mistake in actgent or in a user's protocol."""

@@ -9,6 +9,8 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.messages import NO_USAGE, Message, ToolCall, Usage
 
+from .simulated import SimulatedUser, Simulation
+
 
 @attrs.frozen
 class CheckResult:
@@ -50,6 +52,8 @@ class Trial:
     """Of the case's checks in their order, and of the judge."""
     judge_usage: Usage = NO_USAGE
     """Of the model that judged it."""
+    simulation: Simulation | None = None
+    """What the conversation with the case's user came to; None where it has none."""
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -98,8 +102,10 @@ class Case:
         ConfigurationError: there is nothing to say, or nothing to check.
     """
 
-    input: tuple[str, ...] = attrs.field(converter=_inputs)
+    input: tuple[str, ...] = attrs.field(default=(), converter=_inputs)
     """What is said, one after the other in one session; the last answer is checked."""
+    user: SimulatedUser | None = None
+    """Who goes on from there: a model that plays a person with a goal. Has to reach it, besides all other checks."""
     name: str = ""
     """For the report; the beginning of the input without it."""
     expected: Any = None
@@ -116,11 +122,11 @@ class Case:
     """For choosing cases."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.input or not all(map(str.strip, self.input)):
+        if not (self.input or self.user) or not all(map(str.strip, self.input)):
             raise ConfigurationError(
                 f"the case {self.title!r} says nothing: give it input= (a text, or several)"
             )
-        if not self.checks and not self.judge and self.expected is None:
+        if not self.checks and not self.judge and self.expected is None and self.user is None:
             raise ConfigurationError(
                 f"the case {self.title!r} checks nothing: give it expected=, checks= or judge="
             )
@@ -128,7 +134,7 @@ class Case:
     @property
     def title(self) -> str:
         """The name, or the beginning of the input."""
-        if self.name or not self.input:
+        if self.name or not (self.input or self.user):
             return self.name
-        words = " ".join(str(self.input[0]).split())
+        words = " ".join((str(self.input[0]) if self.input else self.user.goal if self.user else "").split())
         return words if len(words) <= 60 else f"{words[:57]}..."  # noqa: PLR2004 - fits a line

@@ -82,9 +82,20 @@ def calls_no_tool(trial: Trial) -> CheckResult:
 
 def checks_of(case: Case) -> tuple[Check, ...]:
     """Return the checks of a case, with what its `expected` means where it has none."""
-    if case.checks or case.judge:
-        return case.checks
-    return (contains(),) if isinstance(case.expected, str) else (equals(),)
+    own = () if case.user is None else (goal_reached,)
+    if case.checks or case.judge or (own and case.expected is None):
+        return (*case.checks, *own)
+    return (contains() if isinstance(case.expected, str) else equals(), *own)
+
+
+def goal_reached(trial: Trial) -> CheckResult:
+    """The case's user says that they have what they want."""
+    told = trial.simulation
+    if told is not None and told.achieved:
+        return CheckResult("goal reached", 1.0, True)  # noqa: FBT003 - a field
+    turns = 0 if told is None else told.turns
+    why = "gave up" if told is not None and told.gave_up else "had not reached it"
+    return CheckResult("goal reached", 0.0, False, f"the user {why} after {turns} messages")  # noqa: FBT003
 
 
 async def result_of(check: Check, trial: Trial) -> CheckResult:

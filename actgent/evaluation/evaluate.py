@@ -10,7 +10,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
-from actgent.llm.base import LLM
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.messages import NO_USAGE
 
 from .cases import Case, CheckResult, Trial
@@ -28,7 +28,7 @@ async def evaluate(
     *,
     runs: int = 1,
     concurrency: int = 8,
-    judge: LLM | str | None = None,
+    judge: ModelLike | str | None = None,
     on_trial: Callable[[Trial], object] | None = None,
 ) -> Report:
     """Run each case `runs` times with each variant, at most `concurrency` at a time, and report.
@@ -70,7 +70,7 @@ def _check(
     variants: Mapping[str, Variant],
     runs: int,
     concurrency: int,
-    judge: LLM | str | None,
+    judge: ModelLike | str | None,
 ) -> None:
     if isinstance(cases, Case):
         raise ConfigurationError("an evaluation takes a list of cases: write [case]")
@@ -120,7 +120,9 @@ async def _fresh(make: Callable[[], Agent]) -> AsyncGenerator[Agent, None]:
         yield agent
 
 
-async def _open_judge(cases: Sequence[Case], model: LLM | str | None, stack: AsyncExitStack) -> Judge | None:
+async def _open_judge(
+    cases: Sequence[Case], model: ModelLike | str | None, stack: AsyncExitStack
+) -> Judge | None:
     if model is None or not any(map(_criteria, cases)):
         return None
     judge = make_judge(model)
@@ -166,14 +168,24 @@ async def _answered(agent: Agent, trial: Trial) -> Trial:
     """Say the inputs of a case in a session of its own."""
     case = trial.case
     session = await agent.create_session("evaluation", limits=case.limits)
-    began, reply, error = trio.current_time(), None, ""
+    began, reply, error, told = trio.current_time(), None, "", None
     try:
         for text in case.input:
             reply = await agent.run(text, session=session, timeout=case.timeout)
+        if case.user is not None:
+            told = await case.user.talk_to(agent, session, timeout=case.timeout)
+            reply = told.reply or reply
     except Exception as failed:  # noqa: BLE001 - a model of the user's own may raise anything
         error = _words(failed)
     seconds = trio.current_time() - began
-    done = attrs.evolve(trial, error=error, history=session.history, usage=session.usage, seconds=seconds)
+    done = attrs.evolve(
+        trial,
+        error=error,
+        history=session.history,
+        usage=session.usage,
+        seconds=seconds,
+        simulation=told,
+    )
     if session.status != "closed":
         await session.aclose()
     return done if reply is None or error else attrs.evolve(done, text=reply.text, data=reply.data)

@@ -8,7 +8,7 @@ import msgspec
 
 from actgent.agents.presets import BareAgent
 from actgent.errors import UsageError
-from actgent.llm.base import LLM
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.messages import NO_USAGE, Usage
 
 from .cases import Check, CheckResult, Trial
@@ -51,7 +51,7 @@ class Judge:
         return CheckResult("judge", said.score, said.score >= AT_LEAST, said.reason), reply.usage
 
 
-def make_judge(model: LLM | str) -> Judge:
+def make_judge(model: ModelLike | str) -> Judge:
     """A judge that asks this model; its agent has to be started."""
     return Judge(
         BareAgent("judge", llm=model, system_prompt=_PROMPT, output=Judgement, sessions=64, inbox=1000)

@@ -12,10 +12,12 @@ from actgent.errors import ConfigurationError
 
 from .cases import Case, Check
 from .checks import calls, calls_no_tool, contains, equals, matches
+from .simulated import SimulatedUser
 
 KEYS = (
     "name",
     "input",
+    "user",
     "expected",
     "contains",
     "matches",
@@ -26,6 +28,7 @@ KEYS = (
     "timeout",
     "tags",
 )
+_USER = ("goal", "persona", "opening", "llm", "max_turns")
 TESTS = "tests"
 """The folder of an agent's folder in which its cases stand."""
 SUFFIXES = (".md", ".jsonl", ".json")
@@ -108,6 +111,7 @@ def case_from(found: Any, *, place: str = "the case") -> Case:
         return Case(
             input=_texts(found.get("input", ()), "input"),
             name=str(found.get("name") or ""),
+            user=_user(found.get("user")),
             expected=found.get("expected"),
             checks=_checks(found),
             judge=str(found.get("judge") or ""),
@@ -117,6 +121,16 @@ def case_from(found: Any, *, place: str = "the case") -> Case:
         )
     except (ConfigurationError, TypeError, ValueError, re.error) as error:
         raise ConfigurationError(f"{place}: {error}") from None
+
+
+def _user(found: Any) -> SimulatedUser | None:
+    """Who goes on talking: a goal, or an object with goal, persona, opening, llm (a name) and max_turns."""
+    if found is None or isinstance(found, str):
+        return None if found is None else SimulatedUser(found)
+    if not isinstance(found, Mapping) or (unknown := [each for each in found if each not in _USER]):
+        wrong = f"unknown key {unknown[0]!r}" if isinstance(found, Mapping) else repr(found)[:80]
+        raise ConfigurationError(f"user is a goal, or an object with {', '.join(_USER)}: {wrong}")
+    return SimulatedUser(**found)
 
 
 def _texts(value: Any, key: str) -> tuple[str, ...]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import attrs
 
 from actgent.errors import ConfigurationError, UsageError
+from actgent.messages import new_secret
 
 from .feed import FeedReader, Written
 from .listing import ALL, Cursor, SessionFilter, SessionKey, State, state_of
 from .records import Record
+from .statistics import JournalStatistics
 
 
 @attrs.frozen(kw_only=True)
@@ -129,6 +131,9 @@ class Journal(abc.ABC):
     that meets it, and what was confirmed before stays.
     """
 
+    statistics: JournalStatistics | None = None
+    """What it has written since its block was opened; None where it does not count."""
+
     @abc.abstractmethod
     async def acquire(self) -> int:
         """Become the owner and return the epoch that the following writes name; former epochs are over.
@@ -138,6 +143,35 @@ class Journal(abc.ABC):
             JournalDamaged: the storage as a whole cannot be trusted; nothing was changed.
             JournalVersion: a newer actgent wrote it; nothing was changed.
         """
+
+    @abc.abstractmethod
+    def epoch_of(self, session_id: str) -> int:
+        """The epoch that writes to a session name from now on. Whoever reads it asks before: what was read under one epoch is not written under another.
+
+        Raises:
+            Fenced: this process does not own the session.
+        """
+
+    @property
+    def is_shared(self) -> bool:
+        """True if other processes own some of the sessions, and may come to own any of them while this one runs."""
+        return False
+
+    def owns(self, session_id: str) -> bool:
+        """Return True if this process may write to a session, as far as it knows."""
+        return True
+
+    def is_together(self, session_id: str, other_id: str) -> bool:
+        """Return True if whoever owns one of these sessions owns the other one, too."""
+        return True
+
+    def new_session_id(self) -> str:
+        """An id that nobody can guess, of a session that this process owns.
+
+        Raises:
+            Fenced: it owns none.
+        """
+        return new_secret()
 
     @abc.abstractmethod
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
@@ -278,6 +312,10 @@ class Journal(abc.ABC):
             JournalError: they could not be erased; all of them are there, or none.
         """
         raise NotImplementedError
+
+    def beside(self, name: str) -> str | None:
+        """The address of a database of its own beside this journal, for data of this name; None where it keeps nothing."""
+        return None
 
     async def backup(self, target: Path) -> Backup:
         """Copy all that is confirmed to a new file, and read it again; meanwhile the journal works.

@@ -64,6 +64,8 @@ class TurnOptions:
     output_name: str = ""
     deps: bool = False
     """True: its tools were given deps of its own, which are not written."""
+    model: str | None = None
+    """The role of the model that all its calls ask; None is what the protocol asks for."""
 
 
 @quick_init
@@ -113,6 +115,8 @@ class Opened:
     """True: it was given deps of its own, which are not written."""
     notify: tuple[str, ...] = ()
     """The address that is told of what happens in it, and of which events; see `actgent.web.webhooks`."""
+    is_described: bool = False
+    """True: its first message is what it was opened with."""
 
 
 @quick_init
@@ -283,6 +287,8 @@ class Told:
     """In storage only: the same of the data."""
     is_quoted: bool = False
     """In storage only: whether the text stands there as in a string of JSON."""
+    reasoning: str | None = None
+    """What the model said about a reply, as JSON text; None is that it said nothing."""
 
 
 @attrs.frozen(kw_only=True)
@@ -319,6 +325,8 @@ class Answered:
     """The kind of the failure that `text` is about; None is an answer."""
     shortfall: str = ""
     """What the answer is where it is less than what was asked, e.g. `partial`; see `Protocol.shortfall`."""
+    is_json: bool = False
+    """True if `text` is a value of the answer as JSON, and no text."""
 
 
 @quick_init

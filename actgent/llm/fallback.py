@@ -23,6 +23,7 @@ from .base import LLM, Answer, Chat, OnText
 from .doors import Door
 from .models import resolve_model
 from .spans import complete_as_span
+from .wrapped.adapters import ModelLike
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
 
@@ -47,7 +48,9 @@ class Fallback(LLM):
     traces_attempts = True
 
     def __init__(
-        self, *models: LLM | str | Iterable[LLM | str], when: Callable[[ModelError], bool] = is_unavailable
+        self,
+        *models: ModelLike | str | Iterable[ModelLike | str],
+        when: Callable[[ModelError], bool] = is_unavailable,
     ) -> None:
         """Models are given as clients or as texts, `provider:model`, one by one or as a list.
 
@@ -106,7 +109,7 @@ class Fallback(LLM):
         return f"Fallback({', '.join(map(repr, self.models))})"
 
 
-def _each(given: LLM | str | Iterable[LLM | str]) -> Iterable[LLM | str]:
+def _each(given: ModelLike | str | Iterable[ModelLike | str]) -> Iterable[ModelLike | str]:
     return given if isinstance(given, list | tuple) else (given,)
 
 

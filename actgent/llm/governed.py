@@ -7,7 +7,9 @@ from actgent.messages import Usage
 from .base import LLM, Answer, Chat, OnText
 from .doors import Door
 from .governor import Governor
+from .models import resolve_model
 from .spans import complete_as_span
+from .wrapped.adapters import ModelLike
 
 
 class Governed(LLM):
@@ -15,8 +17,9 @@ class Governed(LLM):
 
     traces_attempts = True
 
-    def __init__(self, llm: LLM, governor: Governor) -> None:
-        self.llm = llm
+    def __init__(self, llm: ModelLike | str, governor: Governor) -> None:
+        """Put a governor before a model: an LLM, or what may stand for one."""
+        self.llm = llm = resolve_model(llm)
         self.governor = governor
         self.name = llm.name
         self.context_window, self.refuses_length = llm.context_window, llm.refuses_length

@@ -1,6 +1,8 @@
 """From the text `provider:model` to a client."""
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,6 +10,7 @@ from actgent.errors import ConfigurationError, nearest
 
 from .base import LLM
 from .clients.providers import COMPATIBLE
+from .wrapped.adapters import ModelLike, adapted
 
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 
@@ -43,11 +46,54 @@ _CLIENTS: dict[str, Callable[..., LLM]] = {
     **{provider: partial(_compatible, provider) for provider in COMPATIBLE},
 }
 PROVIDERS = tuple(_CLIENTS)
-"""What may stand before the colon."""
+"""What may stand before the colon without any more being said; see `known_providers`."""
+_registered: dict[str, Callable[..., Any]] = {}
+"""Those of `register_provider`, for the whole process."""
+_PROVIDER = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+_RESERVED = ("ft",)
+"""What stands before the colon in the names of models themselves."""
 
 
-def resolve_model(model: str | LLM, **options: Any) -> LLM:
+def register_provider(name: str, factory: Callable[..., Any], *, replace: bool = False) -> None:
+    """Let `name:MODEL` name a model wherever one is named: agents, settings, folders, environment, command line.
+
+    For the whole process. The factory, which may be a class of clients, is called with MODEL and those settings that are
+    there and that it takes, such as `base_url`, `api_key` and `temperature`, and returns the client.
+
+    Args:
+        name: Lower-case letters, digits, `_`, `.` and `-`.
+        factory: Called once for each agent and role that names such a model.
+        replace: True: takes the place of another factory of this name.
+
+    Raises:
+        ConfigurationError: the name is no such name, or is taken, or the factory cannot be called.
+    """
+    if not _PROVIDER.fullmatch(str(name)) or name in _RESERVED:
+        raise ConfigurationError(
+            f"the provider {name!r} needs a name of lower-case letters, digits, _, . and -, and not {_RESERVED[0]}"
+        )
+    if not callable(factory):
+        raise ConfigurationError(
+            f"the provider {name!r} needs a factory (model, **options) -> LLM, not {factory!r:.100}"
+        )
+    if name in _CLIENTS:
+        raise ConfigurationError(f"the provider {name!r} is built in: register yours under another name")
+    if not replace and _registered.get(name, factory) is not factory:
+        raise ConfigurationError(
+            f"the provider {name!r} is registered already: say replace=True, or take another name"
+        )
+    _registered[name] = factory
+
+
+def known_providers() -> tuple[str, ...]:
+    """What may stand before the colon, those of `register_provider` last."""
+    return (*PROVIDERS, *_registered)
+
+
+def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
     """The client that `model` names, with its options (`base_url`, `api_key` ...); an LLM is returned as it is.
+
+    What does the work of an LLM without being one is wrapped; see `adapters`.
 
     Raises:
         ConfigurationError: the text is not `provider:model` of a known provider.
@@ -56,13 +102,35 @@ def resolve_model(model: str | LLM, **options: Any) -> LLM:
     if isinstance(model, LLM):
         return model
     if not isinstance(model, str):
-        raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_ALLOWED}")
+        if (made := adapted(model)) is None:
+            raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_allowed()}")
+        return made
     provider, colon, name = split_model(model)
-    if provider not in _CLIENTS or not name:
-        meant = nearest(provider, PROVIDERS) if colon and provider not in _CLIENTS else ""
+    known = known_providers()
+    if provider not in known or not name:
+        meant = nearest(provider, known) if colon and provider not in known else ""
         hint = f"{meant} " if meant.endswith("?") else "" if meant else _maker(model)
-        raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_ALLOWED}")
+        raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_allowed()}")
+    if provider in _registered:
+        return _made_by(_registered[provider], model, name, options)
     return _CLIENTS[provider](name, **options)
+
+
+def _made_by(factory: Callable[..., Any], model: str, name: str, options: Mapping[str, Any]) -> LLM:
+    """The client that a registered factory makes, given what it takes; keys and addresses may be its own business."""
+    given = {key: value for key, value in options.items() if value is not None}
+    taken = inspect.signature(factory).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in taken):
+        names = {each.name for each in taken}
+        if left := sorted(given.keys() - names - {"api_key", "base_url", "http_client"}):
+            raise ConfigurationError(f"{model!r}: the factory of its provider does not take {left[0]}=")
+        given = {key: value for key, value in given.items() if key in names}
+    made = factory(name, **given)
+    if isinstance(made, str):
+        raise ConfigurationError(
+            f"{model!r}: the factory of its provider returned a text, and a client is needed"
+        )
+    return resolve_model(made)
 
 
 def _named(model: object) -> str:
@@ -111,6 +179,6 @@ def split_model(model: str) -> tuple[str, str, str]:
     return provider.strip(), colon, name.strip()
 
 
-_ALLOWED = (
-    f"the text is one of {', '.join(f'{provider}:MODEL' for provider in _CLIENTS)}, e.g. 'openai:gpt-5.2'"
-)
+def _allowed() -> str:
+    known = ", ".join(f"{provider}:MODEL" for provider in known_providers())
+    return f"the text is one of {known}, e.g. 'openai:gpt-5.2'"

@@ -24,10 +24,28 @@ class Retry:
     """Seconds before the first repetition; doubles each time."""
     max_delay: float = 20.0
     """The longest pause of our own, in seconds."""
+    min_delay: float = attrs.field(default=0.0, validator=attrs.validators.ge(0))
+    """The shortest one, in seconds, whatever chance says."""
     max_retry_after: float = 120.0
     """The longest wish of a provider (Retry-After) that is granted, in seconds; providers have asked for 49 days."""
     random: Callable[[], float] = random.random
     """From 0 to 1: spreads callers that failed together."""
+
+    @classmethod
+    def exponential(
+        cls, attempts: int = 3, *, multiplier: float = 2.0, least: float = 1.0, most: float = 60.0
+    ) -> "Retry":
+        """Make the policy of tenacity's `wait_exponential` with these numbers: `multiplier`, doubled each time, without chance.
+
+        Args:
+            attempts: Calls in all.
+            multiplier: Seconds of the first pause.
+            least: The shortest pause, in seconds.
+            most: The longest one, in seconds.
+        """
+        return cls(
+            attempts=attempts, first_delay=multiplier, max_delay=most, min_delay=least, random=lambda: 1.0
+        )
 
     def delay(self, attempt: int, error: ModelError) -> float | None:
         """Seconds to wait after `attempt` (0, 1, ...) failed with `error`; None gives up."""
@@ -35,6 +53,7 @@ class Retry:
             return None
         # "Equal jitter": half the pause is certain, half is spread.
         pause = min(self.max_delay, self.first_delay * 2.0**attempt) * (0.5 + self.random() / 2)
+        pause = max(self.min_delay, pause)
         wish: float | None = getattr(error, "retry_after", None)
         if wish is None:
             return pause

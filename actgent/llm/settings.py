@@ -13,14 +13,14 @@ An empty variable is not set; a temperature of 0 is. Keys never stand in a repr 
 
 import difflib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.llm.base import LLM
-from actgent.llm.models import PROVIDERS, key_variables, resolve_model, split_model, url_variables
+from actgent.llm.models import key_variables, known_providers, resolve_model, split_model, url_variables
 
 DEFAULT_PROVIDER = "openai"
 """Whose API a model without `provider:` is asked by, as most servers have it."""
@@ -140,6 +140,26 @@ def load_settings(
     return LLMSettings(**{**in_file, **_from_environment(environment, model), **given})
 
 
+def load_models(
+    roles: Iterable[str], *, environment: Mapping[str, str] | None = None
+) -> dict[str, LLMSettings]:
+    """Settings of the models that the environment names for single roles, for `models=`; roles without one are left out.
+
+    The variable of the role `planner` is `LLM_PLANNER_MODEL`, or else `TAGENT_PLANNER_MODEL`; key, address and the rest
+    come from where those of any model do.
+
+    Raises:
+        ConfigurationError: a variable is not what it has to be; it is named.
+    """
+    environment = os.environ if environment is None else environment
+    found = {}
+    for role in roles:
+        variables = (f"{prefix}_{role.upper()}_MODEL" for prefix in ("LLM", "TAGENT"))
+        if model := next((text for each in variables if (text := environment.get(each, "").strip())), ""):
+            found[role] = load_settings(environment=environment, model=model)
+    return found
+
+
 def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, Any]:
     found = {}
     for field, (variable, convert, wanted) in _VARIABLES.items():
@@ -160,7 +180,7 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
 
 
 def _with_provider(model: str) -> str:
-    return model if split_model(model)[0] in PROVIDERS else f"{DEFAULT_PROVIDER}:{model}"
+    return model if split_model(model)[0] in known_providers() else f"{DEFAULT_PROVIDER}:{model}"
 
 
 def unknown_provider(model: str, *, has_address: bool) -> str | None:
@@ -169,11 +189,11 @@ def unknown_provider(model: str, *, has_address: bool) -> str | None:
     At an address of one's own the server knows what its models are called, so only what is plainly a misspelling counts.
     """
     provider, colon, _ = split_model(model)
-    if not colon or provider in (*PROVIDERS, FINE_TUNED):
+    if not colon or provider in (*known_providers(), FINE_TUNED):
         return None
-    if has_address and not difflib.get_close_matches(provider.casefold(), PROVIDERS, 1, _SURE):
+    if has_address and not difflib.get_close_matches(provider.casefold(), known_providers(), 1, _SURE):
         return None
     return (
-        f"the model {model!r} is of no known provider: {nearest(provider, PROVIDERS)} The providers are "
-        f"{', '.join(PROVIDERS)}; a model with a colon in its name is written {DEFAULT_PROVIDER}:{model}"
+        f"the model {model!r} is of no known provider: {nearest(provider, known_providers())} The providers are "
+        f"{', '.join(known_providers())}; a model with a colon in its name is written {DEFAULT_PROVIDER}:{model}"
     )

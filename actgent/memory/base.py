@@ -39,6 +39,10 @@ class ModelView(abc.ABC):
     def messages(self) -> Sequence[ChatMessage]:
         """The conversation to send: complete call/result pairs only, its prefix unchanged since the last call."""
 
+    def context(self) -> str:
+        """What templates may say as `memory`, besides what is shown as messages; a prompt that says it is rendered when it changes."""
+        return ""
+
     def save(self) -> bytes | None:
         """All that it holds, for `Memory.restore_view`; None if it can only be made from the record again.
 

@@ -87,7 +87,8 @@ class ManagedView(ModelView):
             )
         ids = {each.id for each in kept}
         kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]
-        asked = _asked(record)
+        given = {each.id: each for each in kept}
+        asked = [given.get(each.id, each) for each in _asked(record)]
         kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
         newest = record[-1].id
         shown = [said for each in whole(kept) for said in to_chat(each, answered=each.id == newest)]

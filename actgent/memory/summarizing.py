@@ -43,7 +43,7 @@ class Summarizing(Memory):
 
     summarizes = True
     llm: Any = None
-    """The model that writes summaries, an `LLM`; None: the agent's own."""
+    """The model that writes summaries: what `Agent(llm=...)` takes, but settings; None: the agent's own."""
     keep: int = attrs.field(default=10, validator=_at_least_one)
     """How many of the last messages are always shown as they were said, at least."""
     trigger: int = attrs.field(default=8_000, validator=_at_least_one)

@@ -35,6 +35,9 @@ class Instruments:
         self._turn_calls = meter.create_histogram(
             names.AGENT_CALLS, unit="{call}", description="Model calls of a turn."
         )
+        self._turn_tools = meter.create_histogram(
+            names.AGENT_TOOL_CALLS, unit="{call}", description="Tool calls of a turn."
+        )
         self._tool = seconds(names.TOOL_DURATION, "Time of a run of a tool.")
         self._series: dict[str, set[tuple[tuple[str, Attribute], ...]]] = {}
 
@@ -54,6 +57,8 @@ class Instruments:
                 self._turn.record(seconds, labels)
                 if isinstance(calls := facts.get(names.TURN_CALLS), int):
                     self._turn_calls.record(calls, labels)
+                if isinstance(calls := facts.get(names.TURN_TOOL_CALLS), int):
+                    self._turn_tools.record(calls, labels)
             case names.EXECUTE_TOOL:
                 self._tool.record(seconds, self._labels(names.EXECUTE_TOOL, facts, _TOOL, error))
 

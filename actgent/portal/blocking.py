@@ -108,6 +108,7 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     cancel_task = Waiting(Session.cancel_task)
     messages = Waiting(Session.messages)
     observations = Waiting(Session.observations)
+    links = Waiting(Session.links)
     answer = Waiting(Session.answer)
     set_mode = Waiting(Session.set_mode)
     hand_back = Waiting(Session.hand_back)
@@ -122,10 +123,12 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Message:
         """Make the message that `chat` would send, for `PortalAgent.receive`; see `Session.create_message`."""
         making = partial(self.inner.create_message, content, sender, priority=priority)
-        return self._look(partial(making, message_id=message_id, on_busy=on_busy))
+        making = partial(making, message_id=message_id, on_busy=on_busy, metadata=metadata)
+        return self._look(making)
 
     def follow(self, *, after: int | None = 0) -> PortalStream[Follow]:
         """Read the session's records and what grows, as `Session.follow` does: `with session.follow() as items`."""
@@ -177,6 +180,11 @@ class PortalSession(AttachesHandlers, Proxy, Generic[DataT_co]):
     @property
     def status(self) -> Status:
         return self._look(lambda: self.inner.status)
+
+    @property
+    def description(self) -> str:
+        """What it was opened with."""
+        return self._look(lambda: self.inner.description)
 
     @property
     def is_durable(self) -> bool:

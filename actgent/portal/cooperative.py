@@ -109,6 +109,7 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     cancel_task = Awaiting(Session.cancel_task)
     messages = Awaiting(Session.messages)
     observations = Awaiting(Session.observations)
+    links = Awaiting(Session.links)
     answer = Awaiting(Session.answer)
     set_mode = Awaiting(Session.set_mode)
     hand_back = Awaiting(Session.hand_back)
@@ -123,10 +124,12 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
         on_busy: OnBusy | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Message:
         """Make the message that `chat` would send, for `AsyncPortalAgent.receive`; see `Session.create_message`."""
         making = partial(self.inner.create_message, content, sender, priority=priority)
-        return await self._look(partial(making, message_id=message_id, on_busy=on_busy))
+        making = partial(making, message_id=message_id, on_busy=on_busy, metadata=metadata)
+        return await self._look(making)
 
     def follow(self, *, after: int | None = 0) -> AsyncPortalStream[Follow]:
         """Read the session's records and what grows, as `Session.follow` does: `async with session.follow() as items`."""
@@ -177,6 +180,10 @@ class AsyncPortalSession(AttachesHandlers, AsyncProxy, Generic[DataT_co]):
     async def status(self) -> Status:
         """Tell whether it is idle, working, suspended or closed."""
         return await self._look(lambda: self.inner.status)
+
+    async def description(self) -> str:
+        """What it was opened with."""
+        return await self._look(lambda: self.inner.description)
 
     async def is_durable(self) -> bool:
         """Tell whether a journal holds the session, so that it survives its process."""

@@ -203,6 +203,13 @@ class PortalClient(Proxy):
     sessions = Waiting(Client.sessions)
     approvals = Waiting(Client.approvals)
     delete_session = Waiting(Client.delete_session)
+    rebuild = Waiting(Client.rebuild)
+    fork = Waiting(Client.fork)
+    compare = Waiting(Client.compare)
+    rate = Waiting(Client.rate)
+    ratings = Waiting(Client.ratings)
+    export_session = Waiting(Client.export_session)
+    schedules = Waiting(Client.schedules)
 
     def agent(self, name: str) -> PortalRemoteAgent:
         """The agent of this name; whether it runs is seen by what it is asked."""

@@ -212,6 +212,13 @@ class AsyncPortalClient(AsyncProxy):
     sessions = Awaiting(Client.sessions)
     approvals = Awaiting(Client.approvals)
     delete_session = Awaiting(Client.delete_session)
+    rebuild = Awaiting(Client.rebuild)
+    fork = Awaiting(Client.fork)
+    compare = Awaiting(Client.compare)
+    rate = Awaiting(Client.rate)
+    ratings = Awaiting(Client.ratings)
+    export_session = Awaiting(Client.export_session)
+    schedules = Awaiting(Client.schedules)
 
     def agent(self, name: str) -> AsyncPortalRemoteAgent:
         """The agent of this name; whether it runs is seen by what it is asked."""

@@ -162,6 +162,8 @@ class Say:
     """The value of the declared output; None where none was declared."""
     message_type: str | None = None
     """The kind of the answer in the protocol's own words; None where it has none."""
+    reasoning: Mapping[str, Any] | None = None
+    """What the model said about its answer, in the protocol's own words; None where it said nothing."""
 
 
 @attrs.frozen
@@ -221,19 +223,27 @@ class PromptTemplate(abc.ABC):
 
     name: ClassVar[str]
     template: ClassVar[str]
-    """The system prompt, over `profile` and `examples`; rendered once for an agent, so it never moves."""
+    """The system prompt, over `profile` and `examples`; rendered once for an agent, so it never moves. One that says `session`,
+    `state` or `memory` is a session's, and rendered again when what it says changes."""
     assistant_template: ClassVar[str] = ""
-    """Said as the agent's own words behind the system prompt, before all that is remembered: over `profile`, `examples`
-    and `session` (`id`, `owner`), the same in all passes of a session."""
+    """Said as the agent's own words behind the system prompt, before all that is remembered: over `profile`, `examples`,
+    `session` (`id`, `owner`, `description`), `state` and `memory`; the same in all passes of a session, until what it says changes."""
     user_template: ClassVar[str] = ""
     """Said behind the conversation in each pass, and not remembered: over the same and `message` (the text to be answered),
     `state`, `stage`, `calls` and `repairs`."""
     examples: ClassVar[Sequence[str]] = ()
     """Answers as this template asks for them. An agent is refused whose classifier cannot read one of them."""
 
+    stages: ClassVar[Sequence[str]] = ()
+    """The names of its stages, for `Agent.on_query(stage=)`; empty where all calls are alike."""
+
     def request(self, view: View) -> Request:
         """Return what this call adds to the conversation."""
         return PLAIN_REQUEST
+
+    def stage_name(self, view: View) -> str | None:
+        """Return which of its `stages` this call is; None where it has none."""
+        return view.stage
 
 
 class Classifier(abc.ABC):
@@ -281,6 +291,10 @@ class Protocol(PromptTemplate, Classifier):
 
     max_iterations: int | None = None
     """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
+    roles: Sequence[str] = ()
+    """The roles of models that its requests name, beside `default`: keys of an agent's `models`."""
+    limit_argument: str = ""
+    """The argument that set `max_iterations`, where it holds even if `Limits(model_calls=...)` allows more; errors name it."""
     lookback: int | None = None
     """How many messages from before the turn that runs are looked at in `View.record`; None may look at all of them.
 
@@ -368,6 +382,7 @@ class _Pair(Protocol):
         self.assistant_template = template.assistant_template  # type: ignore[misc]
         self.user_template = template.user_template  # type: ignore[misc]
         self.examples = template.examples  # type: ignore[misc]
+        self.stages = template.stages  # type: ignore[misc]
         self.max_iterations = max_iterations
 
     @property
@@ -376,6 +391,9 @@ class _Pair(Protocol):
 
     def request(self, view: View) -> Request:
         return self._template.request(view)
+
+    def stage_name(self, view: View) -> str | None:
+        return self._template.stage_name(view)
 
     def read(self, answer: Answer, view: View) -> Sequence[Outcome]:
         return self._classifier.read(answer, view)
@@ -408,7 +426,10 @@ class WithOutput(Protocol):
         self.template = protocol.template  # type: ignore[misc]
         self.assistant_template = protocol.assistant_template  # type: ignore[misc]
         self.user_template = protocol.user_template  # type: ignore[misc]
+        self.stages = protocol.stages  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
+        self.limit_argument = protocol.limit_argument
+        self.roles = protocol.roles
         self.lookback = protocol.lookback
         self._hint = f"Your final answer must be JSON of this form: {self.output.form}"
         self._format = self.output.response_format
@@ -431,6 +452,9 @@ class WithOutput(Protocol):
         if any(isinstance(outcome, CallTools | Continue) for outcome in outcomes):
             return outcomes
         return [self._valued(said) if isinstance(said, Say) else said for said in outcomes]
+
+    def stage_name(self, view: View) -> str | None:
+        return self.inner.stage_name(view)
 
     def partial(self, text: str) -> str | None:
         return self.inner.partial(text)

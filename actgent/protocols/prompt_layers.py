@@ -1,13 +1,14 @@
 """Prompt layers: what one agent, one session or one call adds to the system prompt, or has instead of it."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.protocols.base import Profile
-from actgent.protocols.prompts import render
+from actgent.protocols.prompts import NOTHING_YET, PromptManager, names_of_sessions, render
 
 Mode = Literal["append", "prepend", "replace"]
 _MODES = ("append", "prepend", "replace")
@@ -18,7 +19,9 @@ class PromptLayer:
     """Text round the system prompt, or instead of it.
 
     With `variables` the text is a jinja2 template over them and `profile`, written by the developer; what the
-    variables hold is data and never read as a template. Without, the text stands as it is.
+    variables hold is data and never read as a template. Without, the text stands as it is. A template of an agent's `prompt=` may
+    also say `session` (`id`, `owner`, `description`), `state` and `memory`: then each session has a prompt of its own, rendered
+    again when its state or its memory changes. What changes often is better said by `user_prompt=`, at the end.
     """
 
     text: str
@@ -28,8 +31,15 @@ class PromptLayer:
     variables: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
     """Values of the template; None where the text is plain."""
 
-    def render(self, profile: Profile) -> str:
-        """The text with its variables filled in.
+    @property
+    def is_live(self) -> bool:
+        """True for a template that says `session`, `state` or `memory`: it is rendered for each session."""
+        if self.variables is None:
+            return False
+        return bool(names_of_sessions(self.text) - self.variables.keys())
+
+    def render(self, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The text with its variables filled in, and with the facts of a session.
 
         Raises:
             ConfigurationError: the template is broken, or lacks a variable; the text names it and the line.
@@ -40,11 +50,11 @@ class PromptLayer:
             raise ConfigurationError(
                 "a prompt layer's variable cannot be called 'profile': that is the agent"
             )
-        return render(self.text, profile, name="prompt layer", variables=self.variables)
+        return render(self.text, profile, name="prompt layer", variables={**facts, **self.variables})
 
-    def apply(self, prompt: str, profile: Profile) -> str:
+    def apply(self, prompt: str, profile: Profile, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
         """A prompt with this layer."""
-        text = self.render(profile)
+        text = self.render(profile, facts)
         match self.mode:
             case "append":
                 return _joined(prompt, text)
@@ -73,3 +83,37 @@ def to_layer(prompt: Prompt) -> PromptLayer:
 
 def _joined(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text)
+
+
+@attrs.frozen
+class SystemPrompt:
+    """The system prompt of an agent, put together from what it is made of."""
+
+    prompts: PromptManager
+    """Renders the protocol's template."""
+    written: str | None = attrs.field(kw_only=True)
+    """The whole prompt, instead of the template."""
+    of_modes: str = attrs.field(kw_only=True)
+    """What it says of the agent's modes; empty where there are none."""
+    layer: PromptLayer | None = attrs.field(kw_only=True)
+    """What is laid round it, or said instead of it."""
+
+    @property
+    def is_live(self) -> bool:
+        """True if it says something of sessions, each of which has one of its own then."""
+        of_template = self.written is None and bool(names_of_sessions(self.prompts.template.template))
+        return of_template or (self.layer is not None and self.layer.is_live)
+
+    def first(self) -> str:
+        """How it begins, before anything is known of a session; where it is not live, all of it."""
+        return self.render(NOTHING_YET if self.is_live else {})
+
+    def render(self, facts: Mapping[str, Any]) -> str:
+        """The prompt over the facts of a session.
+
+        Raises:
+            ConfigurationError: a template is broken; the text names it and the line.
+        """
+        whole = self.prompts.rendered_for(facts) if self.written is None else self.written
+        whole = _joined(whole, self.of_modes)
+        return whole if self.layer is None else self.layer.apply(whole, self.prompts.profile, facts)

@@ -95,6 +95,49 @@ class PromptSession(typing.Protocol):
     def id(self) -> str: ...
     @property
     def owner(self) -> Sender: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def seen_state(self) -> Mapping[str, Any]: ...
+    @property
+    def state_number(self) -> int: ...
+
+
+OF_SESSIONS = frozenset({"session", "state", "memory"})
+"""What templates say that differs from session to session."""
+NOTHING_YET: Mapping[str, Any] = MappingProxyType(
+    {"session": {"id": "example", "owner": "user", "description": ""}, "state": {}, "memory": ""}
+)
+"""How a session begins, for a look whether a template can be rendered."""
+
+
+@functools.lru_cache(maxsize=256)
+def names_of_sessions(template: str) -> frozenset[str]:
+    """Which of `OF_SESSIONS` a template says; a broken one says none."""
+    if not any(name in template for name in OF_SESSIONS):
+        return frozenset()
+    from jinja2 import TemplateError, meta  # noqa: PLC0415 - as above
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+
+    try:
+        parsed = ImmutableSandboxedEnvironment().parse(template)
+    except TemplateError:
+        return frozenset()
+    return OF_SESSIONS & meta.find_undeclared_variables(parsed)
+
+
+Live = Callable[[Mapping[str, Any]], str]
+"""Renders a prompt from the facts of a session."""
+
+
+@attrs.frozen
+class _Kept:
+    """A prompt of a session, and what it was rendered from."""
+
+    number: int
+    """The changes of the state by then."""
+    memory: str
+    text: str
 
 
 GO_ON = ChatMessage("user", (Text("Go on."),))
@@ -116,15 +159,25 @@ class PromptManager:
     profile: Profile
     _system: str | None = attrs.field(default=None, kw_only=True)
     """The system prompt where it is not the template alone, e.g. with layers round it."""
-    _has_assistant: bool = attrs.field(init=False)
-    _kept: dict[tuple[str, Sender], str] = attrs.field(init=False, factory=dict)
-    """Assistant prompts, by session."""
+    live: Live | None = attrs.field(default=None, kw_only=True)
+    """Renders the system prompt of each session; None where all have the same."""
+    assistant: str = attrs.field(kw_only=True)
+    """The template of assistant prompts: the protocol's, or the agent's own."""
+    user: str = attrs.field(kw_only=True)
+    """The same of user prompts."""
+    _kept: dict[tuple[str, str, Sender], _Kept] = attrs.field(init=False, factory=dict)
+    """System and assistant prompts of sessions."""
     _tools_seen: Sequence[ToolSpec] | None = attrs.field(init=False, default=None)
     _tools_sum: int = attrs.field(init=False, default=0)
     """The checksum of the tools that were seen last: those of an agent seldom change."""
 
-    def __attrs_post_init__(self) -> None:
-        self._has_assistant = bool(self.template.assistant_template)
+    @assistant.default
+    def _of_protocol(self) -> str:
+        return self.template.assistant_template
+
+    @user.default
+    def _users_of_protocol(self) -> str:
+        return self.template.user_template
 
     def system_prompt(self) -> str:
         """The protocol's template over the profile: `{{ profile.role }}`, `goal`, `capabilities`, `types` ...
@@ -135,37 +188,60 @@ class PromptManager:
             ConfigurationError: the template is broken; the text names it and the line.
         """
         if self._system is None:
-            self._system = self._rendered(self.template.template)
+            facts = NOTHING_YET if names_of_sessions(self.template.template) else {}
+            self._system = self._rendered(self.template.template, **facts)
         return self._system
 
-    def assistant_prompt(self, session: PromptSession) -> str:
+    def rendered_for(self, facts: Mapping[str, Any]) -> str:
+        """Render the protocol's template over the facts of a session."""
+        return self._rendered(self.template.template, **facts)
+
+    def session_prompt(self, session: PromptSession, memory: ModelView) -> str:
+        """Render the system prompt of a session, where it says something of it: once, and again when what it says changes.
+
+        Raises:
+            ConfigurationError: the template is broken; the text names it and the line.
+        """
+        live = self.live
+        return self.system_prompt() if live is None else self._once("system", session, memory, live)
+
+    def assistant_prompt(self, session: PromptSession, memory: ModelView | None = None) -> str:
         """Render the agent's own words behind the system prompt; empty if the template has none.
 
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
         """
-        if not self.template.assistant_template:
+        text = self.assistant
+        if not text:
             return ""
-        key = session.id, session.owner
-        text = self._kept.get(key)
-        if text is None:
-            text = self._rendered(self.template.assistant_template, session=_facts(session))
-            if len(self._kept) >= MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = text
+        return self._once("assistant", session, memory, lambda facts: self._rendered(text, **facts))
+
+    def _once(self, kind: str, session: PromptSession, memory: ModelView | None, render: Live) -> str:
+        """A prompt as it was rendered last, unless the state or what memory gives has changed since."""
+        key, said = (kind, session.id, session.owner), "" if memory is None else memory.context()
+        kept = self._kept.get(key)
+        if kept is not None and kept.number == session.state_number and kept.memory == said:
+            return kept.text
+        text = render({"session": _facts(session), "state": session.seen_state, "memory": unmarked(said)})
+        if kept is None and len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[key] = _Kept(session.state_number, said, text)
         return text
 
-    def user_prompt(self, session: PromptSession, view: View, request: Request) -> str:
+    def user_prompt(
+        self, session: PromptSession, view: View, request: Request, memory: ModelView | None = None
+    ) -> str:
         """Render what is said behind the conversation in this pass: the user template, then the text of the request.
 
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
         """
-        if not self.template.user_template:
+        if not self.user:
             return request.tail
         text = self._rendered(
-            self.template.user_template,
+            self.user,
             session=_facts(session),
+            memory="" if memory is None else memory.context(),
             message=view.message.text,
             state=view.state,
             stage=view.stage,
@@ -182,7 +258,7 @@ class PromptManager:
         Raises:
             ContextOverflow: it does not fit.
         """
-        said = self.assistant_prompt(session) if self._has_assistant else ""
+        said = self.assistant_prompt(session, memory) if self.assistant else ""
         memory.check_room(said + user_prompt if said else user_prompt)
         messages = memory.messages()
         if user_prompt:
@@ -195,7 +271,7 @@ class PromptManager:
         """Return the checksum of a prompt and its tools, by which a replay tells that they changed."""
         if tools is not self._tools_seen:
             self._tools_seen = tools
-            words = f"{tools!r}{self.template.assistant_template}"
+            words = f"{tools!r}{self.assistant}"
             self._tools_sum = zlib.crc32(words.encode("utf-8", "surrogatepass"))
         return f"{zlib.crc32(system.encode('utf-8', 'surrogatepass'), self._tools_sum):08x}"
 
@@ -205,10 +281,12 @@ class PromptManager:
         Raises:
             ConfigurationError: one is broken; the text names it and the line.
         """
-        if text := self.template.assistant_template:
-            self._rendered(text, session={"id": "example", "owner": "user"})
-        if text := self.template.user_template:
-            check_template(text, name=self.template.name)
+        if self.live is not None:
+            self.live(NOTHING_YET)
+        if self.assistant:
+            self._rendered(self.assistant, **NOTHING_YET)
+        if self.user:
+            check_template(self.user, name=self.template.name)
 
     def _rendered(self, text: str, **variables: object) -> str:
         variables["examples"] = self.template.examples
@@ -217,7 +295,11 @@ class PromptManager:
 
 def _facts(session: PromptSession) -> Mapping[str, str]:
     """Return the facts of a session that templates may say; names are chosen by people, and say nothing for the system."""
-    return {"id": session.id, "owner": unmarked(session.owner.name)}
+    return {
+        "id": session.id,
+        "owner": unmarked(session.owner.name),
+        "description": unmarked(session.description),
+    }
 
 
 def check_template(template: str, *, name: str) -> None:

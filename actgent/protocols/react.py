@@ -9,6 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import attrs
+
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.structured.extract import extract_only, grown, loads, unfenced
@@ -30,6 +32,8 @@ from .growing import Growth, follow_strings
 from .prompts import TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
 
+_REASONING = ("question_nature", "context", "additional_info")
+"""What a model says about its answer."""
 _FORMAT = """\
 
 Answer with exactly one JSON object and nothing else:
@@ -85,7 +89,8 @@ class ReAct(Protocol):
         if calls := encoded_calls(text):
             return [calls]
         try:
-            return _act(extract_only(text, _reason)["primary_action"], view.profile.types)
+            value = extract_only(text, _reason)
+            return _with_reasoning(_act(value["primary_action"], view.profile.types), value)
         except ParseError:
             if not text.lstrip("` \t\r\n").startswith("{") and (outcomes := _read_lines(text)):
                 return outcomes
@@ -135,6 +140,14 @@ def _act(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Ou
     if kind := _matching(content, kinds):
         return classified(kind, content, text)
     return [Say(text=text or "", data=None if isinstance(content, str) else content)]
+
+
+def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
+    """The same, with what the model said besides for the words among them."""
+    reasoning = {name: value[name] for name in _REASONING if value.get(name) not in (None, "", [], {})}
+    if not reasoning:
+        return outcomes
+    return [attrs.evolve(each, reasoning=reasoning) if isinstance(each, Say) else each for each in outcomes]
 
 
 def _matching(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:

@@ -19,6 +19,7 @@ from actgent.errors import (
     ToolError,
     UsageError,
 )
+from actgent.forms import INPUT, form_misfit
 from actgent.journal.records import Decided, Resumed
 from actgent.messages import Sender
 from actgent.sessions.context import SessionContext
@@ -128,8 +129,8 @@ def _checked(running: AgentActor, approval: Approval, decision: Decision) -> Dec
         if tool is None:
             raise UsageError(f"the agent has no tool {approval.tool_name!r} any more: reject the call")
         return attrs.evolve(decision, arguments=tool.argument_validator.validate(decision.arguments))
-    if isinstance(decision, Approve) and decision.content is not None:
-        _content(approval, decision.content, "Approve")
+    if isinstance(decision, Approve) and (decision.content is not None or _has_fields(approval)):
+        _content(approval, decision.content or {}, "Approve")
     if isinstance(decision, Respond):
         return Respond(_content(approval, decision.content, "Respond"))
     return decision
@@ -147,9 +148,15 @@ def _content(approval: Approval, content: object, of: str) -> str:
     return text
 
 
+def _has_fields(approval: Approval) -> bool:
+    """Return True if a call runs with what its form asks for, field by field: a yes alone is not enough then."""
+    members = (approval.form or {}).get("properties", {})
+    return approval.again and any(INPUT in member for member in members.values())
+
+
 def _check_form(approval: Approval, content: object) -> None:
     checked = compile_schema(approval.form or {}, owner=f"the question of tool {approval.tool_name!r}")
-    if reason := checked.reason(content):
+    if reason := checked.reason(content) or form_misfit(approval.form, content):
         raise InvalidArguments(f"the answer does not fit what {approval.tool_name!r} asked for: {reason}")
 
 
@@ -201,7 +208,7 @@ async def list_approvals(running: AgentActor, *, after: str, limit: int) -> tupl
     """Return a page of an agent's open approvals; see `Agent.approvals`."""
     at_least_one("limit", limit)
     while session_ids := await _suspended(running, after, limit):
-        found = [each for session_id in session_ids for each in await _open_in(running, session_id)]
+        found = [each for session_id in session_ids for each in await approvals_of(running, session_id)]
         if found:
             return tuple(found)
         after = session_ids[-1]  # all of them were answered meanwhile
@@ -216,7 +223,8 @@ async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
     return heapq.nsmallest(limit, found)
 
 
-async def _open_in(running: AgentActor, session_id: str) -> Sequence[Approval]:
+async def approvals_of(running: AgentActor, session_id: str) -> Sequence[Approval]:
+    """Return the approvals that wait in one session, without opening it."""
     context = running.sessions.get(session_id)
     if context is not None or running.journal is None:
         ledger = context.approvals if context is not None else None

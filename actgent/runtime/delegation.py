@@ -15,12 +15,13 @@ from actgent.errors import (
     NotRunning,
     SessionClosed,
     SessionExists,
+    SessionMoved,
     SessionNotFound,
     Stopped,
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
-from actgent.journal.records import Accepted, Answered, Closed, message_id_of
+from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.sessions.accounts import funding_of_result
 from actgent.sessions.context import SessionContext, host_of
@@ -37,9 +38,11 @@ from actgent.sessions.waiting.task_reports import (
 )
 from actgent.sessions.waiting.tasks import MAX_TASKS, TASK_DEADLINE, Task, child_id_of
 from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.sessions.waiting.turn_options import restored_options
 from actgent.support.logs import Each, logger_of
 
 from .directory import Directory
+from .sessions.naming import choose_id, id_in_tree
 from .sessions.opener import SessionOpener
 from .slots import slot_lent
 
@@ -52,7 +55,6 @@ class Delegation:
 
     agents: Directory
     journal: Journal | None
-    epoch: int
     propagation: Propagation
 
     async def ask(
@@ -73,19 +75,54 @@ class Delegation:
             ToolError: it failed; the text says which agent, what kind of failure, and why.
             WaitCycle: the child waits for the asker.
         """
-        with host_of(asker).kept(asker):
-            for number in range(tries):
-                each = f"{key}/{number}" if number else key
-                answered = await self._ask_once(opener, asker, content, each, priority)
-                if answered.failed is None:
-                    return with_shortfall(answered.text, answered.shortfall)
+        for number in range(tries):
+            each = f"{key}/{number}" if number else key
+            answered = await self.ask_once(opener, asker, content, key=each, priority=priority)
+            if answered.failed is None:
+                return with_shortfall(answered.text, answered.shortfall)
         raise ToolError(f"agent {opener.running.name!r} failed ({answered.failed}): {answered.text}")
 
-    async def _ask_once(
-        self, opener: SessionOpener, asker: SessionContext, content: Content, key: str, priority: Priority
+    async def ask_once(
+        self,
+        opener: SessionOpener,
+        asker: SessionContext,
+        content: Content,
+        *,
+        key: str,
+        name: str = "",
+        priority: Priority = Priority.NORMAL,
+        deadline: float = math.inf,
+        form: TurnOptions | None = None,
     ) -> Answered:
-        child = await self._open(opener, asker, content, key=key, reports=False, priority=priority)
-        return child if isinstance(child, Answered) else await self._wait(child, asker)
+        """The same without another try; returns what it came to, a failure too.
+
+        Args:
+            opener: Opens the sessions of the agent that is asked.
+            asker: The session whose turn asks.
+            content: What is to be done.
+            key: The id of the child session, where a session that is none of the asker's has the `name`.
+            name: The id that it is to have, if one is wanted.
+            priority: Of the message in the other agent's inbox.
+            deadline: Seconds after which the task has failed, also over a restart.
+            form: What its turn alone is told beside that, such as the form of its answer.
+
+        Raises:
+            WaitCycle: the child waits for the asker.
+            SessionExists: a session of this id does not work for the asker.
+        """
+        with host_of(asker).kept(asker):
+            child = await self._open(
+                opener,
+                asker,
+                content,
+                key=key,
+                reports=False,
+                name=name,
+                priority=priority,
+                deadline=deadline,
+                form=form,
+            )
+            return child if isinstance(child, Answered) else await self._wait(child, asker)
 
     async def _wait(self, child: SessionContext, asker: SessionContext) -> Answered:
         task = child.task
@@ -125,7 +162,7 @@ class Delegation:
             await self._open(
                 opener, asker, content, key=key, reports=True, name=name, priority=priority, deadline=deadline
             )
-        return name or child_id_of(key)
+        return name or _child_id(opener, asker, key)
 
     async def _open(
         self,
@@ -138,6 +175,7 @@ class Delegation:
         priority: Priority,
         name: str = "",
         deadline: float = math.inf,
+        form: TurnOptions | None = None,
     ) -> SessionContext | Answered:
         """The child session of a task: a new one, the one that is at work, or what it came to.
 
@@ -149,23 +187,30 @@ class Delegation:
         Raises:
             SessionExists: a session of this id does not work for the asker.
         """
-        first_id = child_id_of(name or key)
+        first_id = _child_id(opener, asker, name or key)
         await opener.wait_opened(first_id)
         with opener.opens(first_id):
-            child_id = await opener.choose_id(asker, first_id, child_id_of(key)) if name else first_id
+            child_id = (
+                await choose_id(opener.running, asker, first_id, _child_id(opener, asker, key))
+                if name
+                else first_id
+            )
             known = await self._find_child(opener, asker, child_id)
             if known is not None:
                 return known
             if reports and asker.reports_due >= MAX_TASKS:
                 raise LimitReached("delegated tasks at a time", MAX_TASKS)
             task = _new_task(opener, asker, child_id, reports=reports, name=name, deadline=deadline)
+            if form is not None:
+                task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.beginning(child):
                 message = message_to(
                     child, content, message_id=task.message_id, priority=priority, on_busy="queue"
                 )
-                await opener.intake.accept(child, message, once=True)
+                future = None if form is None else task.future  # it has what the journal is to keep
+                await opener.intake.accept(child, message, once=True, future=future)
             return child
 
     async def _find_child(
@@ -215,6 +260,8 @@ class Delegation:
         baggage = self.propagation.take(copy_context())
         try:
             await self._post(task, message, funding_of_result(child), baggage)
+        except SessionMoved:
+            pass  # with its child: another process goes on with both
         except (SessionClosed, SessionNotFound):
             _log.info("agent %s, session %s: nobody waits for its task any more", agent, Each(child.id))
         except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the task ends all the same
@@ -241,12 +288,18 @@ class Delegation:
             await self._write_for_later(self.journal, task, accepted)
 
     async def _write_for_later(self, journal: Journal, task: Task, accepted: Accepted) -> None:
+        epoch = journal.epoch_of(task.parent_id)
         records = await journal.load(task.parent_id, agent=task.parent_agent)
         if any(isinstance(record, Closed) for record in records):
             raise SessionClosed(task.parent_id)
         if not is_accepted(records, accepted.message.id):
             entry = Entry(session_id=task.parent_id, agent=task.parent_agent, records=(accepted,))
-            await journal.commit(entry, epoch=self.epoch)
+            await journal.commit(entry, epoch=epoch)
+
+
+def _child_id(opener: SessionOpener, asker: SessionContext, key: str) -> str:
+    """The id of a session for a key, of the asker's tree where it has to be."""
+    return child_id_of(id_in_tree(opener.running, asker, child_id_of(key)))
 
 
 def _new_task(

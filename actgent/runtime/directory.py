@@ -117,6 +117,11 @@ class Directory(Mapping[str, AgentCard]):
             raise NotRunning(name, self._openers)
         return self._openers[name]
 
+    @property
+    def openers(self) -> tuple[SessionOpener, ...]:
+        """Of all agents, in the order in which they were started."""
+        return tuple(self._openers.values())
+
     async def wait_started(self, name: str, asker: SessionContext | None) -> None:
         """Let a session from the journal wait until an agent is started, or none will be any more."""
         await self.starting.wait_for(name, self, asker)

@@ -17,7 +17,6 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.records import Record
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
 from actgent.llm.doors import Door, DoorStatistics
-from actgent.messages import new_id
 from actgent.sessions.context import SessionContext
 from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.waiting.schedules import schedules, schedules_in
@@ -328,13 +327,13 @@ def _open_budget(context: SessionContext, account: Account) -> OpenBudget:
 
 
 async def fork_session(
-    journal: Journal, epoch: int, key: SessionKey, to: int | None, session_id: str | None
+    journal: Journal, key: SessionKey, to: int | None, session_id: str | None
 ) -> SessionSummary:
     """Write a session's copy; see `Runtime.fork`."""
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
-    begun = forked(whole, session_id or new_id(), key.agent)
-    await write_sessions(journal, [begun], epoch=epoch)
+    begun = forked(whole, session_id or journal.new_session_id(), key.agent)
+    await write_sessions(journal, [begun])
     head = await journal.head(begun.agent, begun.session_id)
     assert head is not None  # noqa: S101 - it was just written
     return head

@@ -1,6 +1,7 @@
 """How messages come into a running agent: a place in the inbox first, then durable, then in, or straight into their turn."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from contextvars import Context, copy_context
 
 import attrs
@@ -8,7 +9,7 @@ import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT, Place
 from actgent.control.budget import Funding
-from actgent.errors import ActgentError, SessionBusy, SessionClosed, Suspended
+from actgent.errors import ActgentError, SessionBusy, SessionMoved, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
@@ -39,6 +40,7 @@ class Intake:
         self._guards = guards
         self._lifecycle = lifecycle
         self._propagation = propagation
+        self._drains = lifecycle.leaving.drains
         self._runner = lifecycle.runner
         self._inbox = lifecycle.inbox
         self._sessions = lifecycle.sessions
@@ -89,6 +91,7 @@ class Intake:
     async def accept_first(self, context: SessionContext, message: Message) -> None:
         """Take a session's first message in. Without a journal nothing pauses if there is room, and never after it is in."""
         message = self._admitted(context, message)
+        context.conversation.describe(message)
         acceptance = Acceptance(message, copy_context())
         if context.parent is not None:
             acceptance.funding = self._funding_for(context, None)
@@ -134,8 +137,10 @@ class Intake:
             SessionClosed, NotRunning: nothing can be said to the session any more.
         """
         if context.closed:
-            raise SessionClosed(context.id)
+            raise context.refusal
         self._lifecycle.check_accepts()
+        if self._drains:
+            self._lifecycle.leaving.check_stays(context.id)
         if is_guarded and self._guards.inputs:
             message = self._guards.admit(context, message)
         return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)
@@ -173,6 +178,7 @@ class Intake:
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
+        self._stop_if_unwanted(context, acceptance.message)
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
@@ -194,7 +200,9 @@ class Intake:
         elif self._would_wait_for_itself(context):
             raise inbox.refusal(message)
         else:
-            acceptance.place = place = await inbox.reserve(message, first=first)
+            with self._lifecycle.leaving.cut(context.id):
+                acceptance.place = await inbox.reserve(message, first=first)
+            place = acceptance.place
             self._lifecycle.check_reachable(context)
         return place
 
@@ -222,6 +230,16 @@ class Intake:
         else:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
+        self._stop_if_unwanted(context, acceptance.message)
+
+    def _stop_if_unwanted(self, context: SessionContext, message: Message) -> None:
+        """Somebody stopped the message before it was in: it ends as one that is stopped now."""
+        if (reason := context.mail.take_reason(message.id)) is not None:
+            self._runner.start_soon(self._stop, context, message.id, reason)
+
+    async def _stop(self, context: SessionContext, message_id: str, reason: str) -> None:
+        with suppress(SessionMoved):  # who has it now goes on with it
+            await self._lifecycle.interrupt_message(context, message_id, reason)
 
     def _start(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message is claimed for it: its turn starts at once."""
@@ -388,7 +406,7 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
 def _check_not_closed(context: SessionContext, acceptance: Acceptance) -> None:
     if context.closed:
         acceptance.log = context.log  # which has it: it does not come again
-        raise SessionClosed(context.id)
+        raise context.refusal
 
 
 def _above(context: SessionContext) -> Iterator[SessionContext]:

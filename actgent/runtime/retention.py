@@ -8,7 +8,7 @@ refused as by a closed session.
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
@@ -91,6 +91,12 @@ class Sweeper:
         self._ended[key] = None
         self._arrived.set()
 
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Let other processes erase what is theirs by now."""
+        for keys in (self._ended, self._kept):
+            for key in [key for key in keys if is_left(key.session_id)]:
+                del keys[key]
+
     async def run(self) -> None:
         """Erase what is to leave, in groups, for as long as the runtime is open."""
         looked = -math.inf
@@ -141,7 +147,8 @@ class Sweeper:
     async def _erase(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        gone = await self.journal.erase_trees(roots, unchanged_since=unchanged_since)
+        own = [key for key in roots if self.journal.owns(key.session_id)]
+        gone = await self.journal.erase_trees(own, unchanged_since=unchanged_since) if own else []
         for key in gone:
             self.accounts.forget(key)
         return gone
@@ -167,7 +174,7 @@ class Sweeper:
             if state == "closed":
                 count += len(await self._erase([each.key for each in page], unchanged_since=until))
             else:
-                for each in page:
+                for each in filter(lambda each: self.journal.owns(each.session_id), page):
                     count += await self._erase_idle(each.key, until)
             await trio.sleep(PAUSE)
         return count
@@ -218,7 +225,7 @@ def _still(running: AgentActor, context: SessionContext) -> Iterator[None]:
         yield
     finally:
         if context.log is not None:
-            context.closed = False
+            context.closed = context.has_moved
             context.log.unpause()
             if context.face is not None:  # perhaps it was reloaded meanwhile
                 running.sessions.reload(context, context.face)

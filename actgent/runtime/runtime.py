@@ -35,6 +35,7 @@ from actgent.errors import (
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
+from actgent.journal.membership import LEAVING_GRACE, open_membership
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Record
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
@@ -60,7 +61,9 @@ from .directory import Directory
 from .insight import Insight, fork_session, need_journal, records_up_to
 from .retention import Retention, Sweeper
 from .sessions.feedback import Ratings
+from .sessions.leaving import IsLeft
 from .sessions.lists import filter_of, page_of
+from .sessions.moving import Moving
 from .slots import find_waiter
 
 Durability = typing.Literal["full", "relaxed"]
@@ -86,7 +89,7 @@ A = TypeVar("A", bound=Startable)
 
 
 @for_runtimes
-class Runtime(Insight, Ratings):
+class Runtime(Insight, Ratings, Moving):
     """The agents that run in one block, and what they share."""
 
     def __init__(
@@ -98,7 +101,6 @@ class Runtime(Insight, Ratings):
         threads: Threads,
         supervision: Supervision,
         journal: Journal | None,
-        epoch: int,
         propagation: Propagation,
         retention: Retention,
         quotas: Quotas | None = None,
@@ -110,8 +112,9 @@ class Runtime(Insight, Ratings):
         """True if texts are taken out of what is written, so that the log has none of errors either."""
         self.threads = threads
         self.journal = journal
-        self.epoch = epoch
         self.propagation = propagation
+        self.drains: list[IsLeft] = []
+        """Which sessions are about to leave this process."""
         around = Surroundings(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
@@ -119,11 +122,11 @@ class Runtime(Insight, Ratings):
         self.bury = around.bury
         """Keeps a message that nobody will deal with."""
         self.clock = Clock()
-        owners = None if quotas is None else OwnerAccounts(quotas, journal, epoch, self.clock.now)
-        self.accounts = Accounts(journal, epoch, owners)
+        owners = None if quotas is None else OwnerAccounts(quotas, journal, self.clock.now)
+        self.accounts = Accounts(journal, owners)
         self.agents = Directory()
         """The agents that run here, by name and by what they can do."""
-        self.delegation = Delegation(self.agents, journal, epoch, propagation)
+        self.delegation = Delegation(self.agents, journal, propagation)
         self._sweeper: Sweeper | None = None
         if journal is not None:
             self._sweeper = Sweeper(journal, self.agents, self.accounts, self.clock, retention)
@@ -383,7 +386,7 @@ class Runtime(Insight, Ratings):
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
-        return await fork_session(journal, self.epoch, key, to, new_id)
+        return await fork_session(journal, key, to, new_id)
 
     async def _need_key(self, session_id: str, agent: str | None) -> SessionKey:
         key = await self._key_of(session_id, agent)
@@ -540,18 +543,18 @@ def _ending(events: EventStream) -> Iterator[EventStream]:
 @asynccontextmanager
 async def _owned(
     journal: str | Journal | None, durability: Durability, redact: Redact | None
-) -> AsyncGenerator[tuple[Journal | None, int], None]:
-    """The journal, opened where it is an address, and the epoch in which this process owns it."""
+) -> AsyncGenerator[Journal | None, None]:
+    """The journal, opened where it is an address, and owned by this process."""
     if durability not in typing.get_args(Durability):
         raise ConfigurationError(f"durability= is 'full' or 'relaxed', not {durability!r}")
     check_redact(redact)
     if journal is None:
-        yield None, 0
+        yield None
     elif isinstance(journal, Journal):
-        epoch = await journal.acquire()
+        await journal.acquire()
         if redact is not None:
             journal = RedactedJournal(journal, redact)
-        yield (RelaxedJournal(journal) if durability == "relaxed" else journal), epoch
+        yield (RelaxedJournal(journal) if durability == "relaxed" else journal)
     else:
         async with open_journal(journal) as opened, _owned(opened, durability, redact) as owned:
             yield owned
@@ -568,6 +571,16 @@ def _check_kinds(**given: tuple[object, type]) -> None:
             raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {value!r:.200}")
 
 
+def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cluster: bool) -> None:
+    """Refuse quotas that nobody could count.
+
+    Raises:
+        ConfigurationError: several processes own the journal.
+    """
+    if quotas is not None and (is_cluster or (isinstance(journal, Journal) and journal.is_shared)):
+        raise ConfigurationError("quotas= are counted in one process: leave them out, or broker=")
+
+
 @async_block(OF_RUNTIMES)
 async def open_runtime(
     *,
@@ -581,6 +594,9 @@ async def open_runtime(
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
     telemetry: Tracing | None = None,
+    broker: str | None = None,
+    pool: str = "default",
+    node: str | None = None,
 ) -> AsyncGenerator[Runtime, None]:
     """Open a block in which agents run, and outside of which nothing of them is left.
 
@@ -598,12 +614,18 @@ async def open_runtime(
     `threads` is how many sync tools of all agents run at a time.
     `telemetry` makes spans and metrics of what happens: `Telemetry()`, of the extra `otel`.
 
+    With a broker (`amqps://USER:PASSWORD@HOST/VHOST`) and a journal in PostgreSQL this process is one of several with the
+    same agents, and each session lives in one of them at a time; see docs/guides/cluster.md. `pool` names those that host
+    the same agents, `node` begins the name of this one. It takes part once its agents are started.
+
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
     What is not answered by then ends as `Failure(kind="stopped")`.
 
     Raises:
         OutsideTrio: asyncio runs this code, or nothing does.
-        ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function.
+        ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function; or
+            the broker lets nobody in, or goes with no such journal.
+        BrokerLost: the broker cannot be reached.
         Fenced: another process owns the journal.
         JournalError: it cannot be opened.
         ActorFailed: in an ExceptionGroup, where an agent failed too often.
@@ -615,18 +637,22 @@ async def open_runtime(
     _check_kinds(
         retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
     )
-    pool = Threads(at_least_one("threads", threads))
+    _check_quotas(quotas, journal, is_cluster=broker is not None)
+    tool_threads = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
-        async with _owned(journal, durability, redact) as (opened, epoch), trio.open_nursery() as nursery:
+        async with (
+            open_membership(journal, broker, pool=pool, node=node) as membership,
+            _owned(journal if membership is None else membership.journal, durability, redact) as opened,
+            trio.open_nursery() as nursery,
+        ):
             runtime = Runtime(
                 nursery,
                 events=events,
                 watch=watch,
-                threads=pool,
+                threads=tool_threads,
                 supervision=supervision or Supervision(),
                 journal=opened,
-                epoch=epoch,
                 propagation=propagation,
                 retention=retention or Retention(),
                 quotas=quotas,
@@ -636,7 +662,11 @@ async def open_runtime(
                 await runtime.accounts.owners.load()
             nursery.start_soon(runtime.timer.run, name="timer")
             try:
+                if membership is not None:
+                    await nursery.start(membership.serve, runtime, name="cluster")
                 yield runtime
+                if membership is not None:
+                    await membership.leave(LEAVING_GRACE)
                 await runtime._complete()  # noqa: SLF001 - the block and its runtime are one thing
             except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
                 error = raised
@@ -644,7 +674,7 @@ async def open_runtime(
             nursery.cancel_scope.cancel()
     try:
         with trio.CancelScope(shield=True):
-            await pool.wait_left(thread_grace)
+            await tool_threads.wait_left(thread_grace)
     except ThreadsLeft as left:
         if error is None or isinstance(error, trio.Cancelled):
             raise

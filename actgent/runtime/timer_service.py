@@ -21,6 +21,7 @@ from actgent.errors import (
     JournalDamaged,
     NotRunning,
     SessionClosed,
+    SessionMoved,
     SessionNotFound,
     WireError,
 )
@@ -167,7 +168,7 @@ class TimerService:
         try:
             async with self._load_session(session_id) as context:
                 delay = await self._fire_due(context)
-        except (SessionNotFound, SessionClosed):
+        except (SessionNotFound, SessionClosed, SessionMoved):
             self.index.set(session_id, 0)
         except (JournalDamaged, WireError) as error:
             self.index.set(session_id, 0)
@@ -193,8 +194,8 @@ class TimerService:
                 continue
             try:
                 await self._handlers[type(timer)](context, timer)
-            except (SessionClosed, NotRunning):
-                break  # by now; with a journal the next start fires it
+            except (SessionClosed, SessionMoved, NotRunning):
+                break  # by now; with a journal the next start, or whoever goes on with it, fires it
             except InboxFull:
                 delays.append(RETRY_FULL_SECONDS)
             except Exception:  # noqa: BLE001 - a disk that is full, or a bug: the others fire all the same

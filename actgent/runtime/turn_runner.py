@@ -11,7 +11,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import Place, PriorityInbox
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
-from actgent.errors import ActorFailed, Interrupted
+from actgent.errors import ActorFailed, Interrupted, SessionMoved
 from actgent.journal.records import Resumed, SuspendedRecord
 from actgent.messages import Message, Priority
 from actgent.sessions.context import SessionContext, host_of
@@ -232,13 +232,14 @@ class TurnRunner:
             return
         error = step.error if isinstance(step, FailWith) else None
         if context.task is not None and turn.message.id == context.task.message_id:
-            await self.report_task(context, error, blame=turn.control.blame)
+            with trio.CancelScope() as turn.control.scope:  # for `leave`
+                await self.report_task(context, error, blame=turn.control.blame)
         urgent = None
         try:
-            if error is not None:
-                await self.turn_lifecycle.fail_turn(context, turn, error)
-            else:
+            if error is None and not context.mail.has_moved:
                 self.turn_lifecycle.end_turn(context, turn)
+            else:
+                await self._end_otherwise(context, turn, error)
             urgent = None if self.has_failed else self.inbox.next_urgent(context.id)
         except Exception:
             self.has_failed = True
@@ -254,6 +255,13 @@ class TurnRunner:
         elif not self._settling:
             self._pump()
 
+    async def _end_otherwise(self, context: SessionContext, turn: Turn, error: Exception | None) -> None:
+        if context.has_moved or error is None:
+            self.turn_lifecycle.leave_turn(context, turn)
+        else:
+            with trio.CancelScope() as turn.control.scope:  # for `leave`
+                await self.turn_lifecycle.fail_turn(context, turn, error)
+
     async def _settle(self) -> None:
         """Let who was just answered go on speaking before the place is given away, or it would be his who always waits."""
         self._settling += 1
@@ -268,7 +276,7 @@ class TurnRunner:
     ) -> None:
         """Tell the session that delegated a task what came of it, before the task is over."""
         context.drop_timer(TASK_TIMER)
-        if context.task is not None and context.task.reports:
+        if context.task is not None and context.task.reports and not context.has_moved:
             await self._on_task_done(context, error, blame)
 
     def _release(self, context: SessionContext) -> None:
@@ -291,12 +299,31 @@ class TurnRunner:
         """The agent stops or fails, in the middle of the turn or after it."""
         if context.turn is not turn:
             return
+        if context.has_moved:
+            self.end_left(context, turn)
+            return
         if self.has_failed:
             turn.control.cut(ActorFailed(self.name, "it failed, and starts again without this turn"))
             self._core.observer.cut(turn)
             self._held_up.append((context, turn))
             return
         await self._say_stopped(context, turn)
+
+    def leave_turn(self, context: SessionContext, turn: Turn) -> None:
+        """Stop a turn wherever it is, with which another process goes on."""
+        if any(each is turn for _, each in self._held_up):
+            self._held_up = [each for each in self._held_up if each[1] is not turn]
+            self.end_left(context, turn)
+            return
+        turn.control.cut(SessionMoved(self.name, context.id))
+        if turn.control.scope is not None:
+            turn.control.scope.cancel()
+
+    def end_left(self, context: SessionContext, turn: Turn) -> None:
+        """The end here of a turn that another process goes on with."""
+        self.turn_lifecycle.leave_turn(context, turn)
+        self._release(context)
+        self.pump()
 
     async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
         """End a turn in its middle because the agent stops."""

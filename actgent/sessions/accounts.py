@@ -1,7 +1,7 @@
 """Where accounts are found: those in use, and those that the journal knows of."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 import attrs
@@ -25,7 +25,6 @@ class Accounts:
     """The accounts of one runtime; each is there once, as long as someone uses it."""
 
     journal: Journal | None = None
-    epoch: int = 0
     owners: OwnerAccounts | None = None
     """Of quotas, if there are any."""
     _accounts: WeakValueDictionary[AccountKey, Account] = attrs.field(factory=WeakValueDictionary)
@@ -51,6 +50,13 @@ class Accounts:
         for account in list(self._accounts.values()):
             if (account.key.agent, account.key.session_id) == session:
                 account.log = None
+
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Another process goes on with sessions: what others here still take from their budgets is written nowhere."""
+        for key, account in list(self._accounts.items()):
+            if key.agent != HOLDER and is_left(key.session_id):
+                account.log = None
+                del self._accounts[key]
 
     # --- sessions --------------------------------------------------------------------------
 
@@ -86,11 +92,14 @@ class Accounts:
             return None if self.owners is None else self.owners.find(key)
         if key in self._accounts or self.journal is None:
             return self._accounts.get(key)
+        if not self.journal.owns(key.session_id):
+            return None  # of another tree, which is another process's by now
+        epoch = self.journal.epoch_of(key.session_id)
         records = await self.journal.load(key.session_id, agent=key.agent or None)
         if not records:
             return None
         spent = spent_in([each for each in records if isinstance(each, Spent | Led) and _is_of(each, key)])
-        log = SessionLog(key.session_id, key.agent, self.journal, self.epoch)
+        log = SessionLog(key.session_id, key.agent, self.journal, epoch)
         return self.open(key, _limits_in(records, key), log=log, spent=spent)
 
     # --- turns -----------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
 from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
 from actgent.control.schedule import Schedule
-from actgent.errors import NotRunning
+from actgent.errors import NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
@@ -98,6 +98,7 @@ class SessionHost(typing.Protocol):
     def bury(self, letter: DeadLetter) -> None: ...
     async def close(self, context: "SessionContext") -> None: ...
     async def stop_for_good(self, context: "SessionContext") -> None: ...
+    def leave(self, context: "SessionContext") -> None: ...
 
 
 @attrs.define(eq=False)
@@ -119,6 +120,7 @@ class SessionContext:
     mail: SessionMail = attrs.field(factory=SessionMail)
     turn: Turn | None = None
     closed: bool = False
+    """True: nothing can be said to it any more."""
     log: SessionLog | None = None
     """Writes this session's records; None if the runtime has no journal."""
     checkpoint: TurnCheckpoint | None = None
@@ -149,6 +151,16 @@ class SessionContext:
         return "working" if self.mail.pending else "idle"
 
     @property
+    def has_moved(self) -> bool:
+        """True if another process goes on with it, or is about to; it is closed here."""
+        return self.mail.has_moved
+
+    @property
+    def refusal(self) -> SessionClosed | SessionMoved:
+        """The error for who wants something of it when it is closed."""
+        return SessionMoved(self.agent, self.id) if self.has_moved else SessionClosed(self.id)
+
+    @property
     def answered_ids(self) -> tuple[str, ...]:
         """The ids of the messages that the turn answers which runs, or waits for people; that by which it is known first."""
         turn = self.turn
@@ -164,6 +176,11 @@ class SessionContext:
     def scope(self) -> str:
         """The prefix of the ids that it gives to others; no other session's ids begin with it."""
         return self.id if self.is_former else scope_of(self.agent, self.id)
+
+    @property
+    def description(self) -> str:
+        """What the session was opened with; empty where nothing was said then."""
+        return self.conversation.description
 
     @property
     def seen_state(self) -> Mapping[str, Any]:
@@ -378,13 +395,19 @@ class SessionContext:
     # --- idleness ------------------------------------------------------------------------
 
     async def wait_idle(self) -> None:
-        """Wait until no outside message is left, or people are waited for."""
+        """Wait until no outside message is left, or people are waited for.
+
+        Raises:
+            SessionMoved: another process goes on with it.
+        """
         mail = self.mail
         if not mail.pending or self.suspension is not None:
             await trio.lowlevel.checkpoint()
         while mail.pending and self.suspension is None:
             await mail.park()
         mail.forget_idle()
+        if self.has_moved:
+            raise self.refusal
 
 
 def host_of(context: SessionContext) -> SessionHost:

@@ -15,6 +15,8 @@ from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, ToolCall, ToolSpec, Usage, new_id
 
+MAX_DESCRIPTION = 2000
+"""Characters of a description that are kept with the session; its first message has all of it."""
 DIGEST = 8
 """Bytes that stand for the id of a call from before a snapshot."""
 
@@ -28,13 +30,19 @@ class EarlierMessages(typing.Protocol):
 
 @attrs.frozen
 class MessagePage:
-    """Some messages of a session that follow each other."""
+    """Some messages of a session, in their order."""
 
     messages: tuple[Message, ...]
     first: int
     """The place of the first of them, from 0: what is `before` it is the page before."""
     total: int
     """The number that the session has."""
+    last: int = -1
+    """The place of the last of them; -1 where there is none."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.last < 0 and self.messages:
+            object.__setattr__(self, "last", self.first + len(self.messages) - 1)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
@@ -126,6 +134,8 @@ class SessionConversation:
     """Usage of the sessions below since the last record of this one; the next record has it."""
     system: str | None = None
     """The session's system prompt; None is the agent's."""
+    description: str = ""
+    """What the session was opened with, as `describe` keeps it; empty where nothing was said then."""
     open_calls: tuple[ToolCall, ...] = ()
     """Calls of the last answer that have no result yet."""
     offered: OfferedTools | None = None
@@ -139,6 +149,10 @@ class SessionConversation:
     """The messages when they were last asked for as a whole."""
     _unseen: Message | None = None
     """The last answer as long as the view does not have it: many a session's last one is never shown to a model."""
+
+    def describe(self, message: Message) -> None:
+        """Keep the beginning of the message that the session was opened with."""
+        self.description = message.text[:MAX_DESCRIPTION]
 
     def add_child_usage(self, usage: Usage) -> None:
         """Count what a session took that works for this one."""

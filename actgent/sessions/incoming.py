@@ -22,11 +22,12 @@ Who says a message again under its id, and waits for what comes of it, as `run(m
 It is a further listener: a repetition that leaves stops nothing.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
 
-from actgent.errors import AlreadyAnswered, ConfigurationError, SessionBusy, Stopped, kind_of
+from actgent.errors import AlreadyAnswered, ConfigurationError, SessionBusy, SessionMoved, Stopped, kind_of
 from actgent.messages import (
+    NO_METADATA,
     Failure,
     Message,
     OnBusy,
@@ -38,6 +39,7 @@ from actgent.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+    checked_metadata,
     new_id,
     to_parts,
     traceparent,
@@ -110,6 +112,7 @@ def message_to(
     message_id: str | None = None,
     deadline: float | None = None,
     on_busy: OnBusy | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Message:
     """Make a message to a session; without a sender its owner says it, as a user.
 
@@ -133,6 +136,7 @@ def message_to(
         deadline=deadline,
         on_busy=context.mail.on_busy if on_busy is None else check_rule(on_busy),
         traceparent=None if trace is None else valid_traceparent(trace),
+        metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
     )
 
 
@@ -142,11 +146,15 @@ def question_to(
     sender: Sender | str | None = None,
     priority: Priority | str = Priority.NORMAL,
     message_id: str | None = None,
+    *,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Message:
     """Make a message that somebody waits for: its turn is its own, so it is not collected with others."""
     rule = context.mail.on_busy
     on_busy: OnBusy = "queue" if rule == "collect" else rule
-    return message_to(context, content, sender, priority, message_id=message_id, on_busy=on_busy)
+    return message_to(
+        context, content, sender, priority, message_id=message_id, on_busy=on_busy, metadata=metadata
+    )
 
 
 MAX_REMEMBERED_OUTCOMES = 100
@@ -181,6 +189,7 @@ def settle_listeners(context: SessionContext, turn: Turn) -> None:
             _tell(listener, turn.message.id, outcome)
         else:
             listener.finish()
+    turn.listeners = ()  # they know the turn: without this only the garbage collector would end both
 
 
 def add_guests(turn: Turn, guests: Iterable[TurnFuture]) -> None:
@@ -212,6 +221,13 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
         acceptance.guests = (*acceptance.guests, future)
     else:
         raise AlreadyAnswered(message_id, context.id)
+
+
+def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionMoved) -> None:
+    """Tell those who wait for what comes of a message that another process goes on with it."""
+    for listener in listeners:
+        listener.let_go()
+        _tell(listener, message_id, Outcome(error=error))
 
 
 def _tell(future: TurnFuture, message_id: str, known: Outcome) -> None:

@@ -77,6 +77,8 @@ class Acceptance:
 
 ACCEPTED_IDS = 10_000
 """The number of message ids given by callers a session remembers, the newest."""
+UNWANTED_IDS = 100
+"""The number of messages that a session knows to stop when they come, the newest."""
 
 
 @attrs.define(eq=False)
@@ -87,6 +89,8 @@ class SessionMail:
     """The rule of messages that bring none of their own."""
     is_transient: bool = False
     """True: the session ends with its last message."""
+    has_moved: bool = False
+    """True: another process answers what is said to the session, or is about to."""
     pending: int = 0
     """Outside messages that are on their way in, queued or being dealt with."""
     pins: int = 0
@@ -98,6 +102,7 @@ class SessionMail:
     unkept: TurnCheckpoint | None = None
     """The last turn, if the journal failed for it: when its message is sent again, it goes on."""
     _accepted: dict[str, None] | None = None
+    _unwanted: dict[str, str] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
     # --- ids that were given by callers ---------------------------------------------------
@@ -127,6 +132,22 @@ class SessionMail:
         """Let an id come again: its message was sent away, or the journal failed for it."""
         if self._accepted is not None:
             self._accepted.pop(message_id, None)
+
+    # --- messages that were stopped before they were in -----------------------------------
+
+    def stop_later(self, message_id: str, reason: str) -> None:
+        """Remember to stop a message that is on its way, or perhaps still comes; of one that was accepted nothing is left."""
+        if self.has_accepted(message_id):
+            return
+        if self._unwanted is None:
+            self._unwanted = {}
+        self._unwanted[message_id] = reason
+        if len(self._unwanted) > UNWANTED_IDS:
+            del self._unwanted[next(iter(self._unwanted))]
+
+    def take_reason(self, message_id: str) -> str | None:
+        """Return why a message that is in now was to be stopped, once; None: it was not."""
+        return None if self._unwanted is None else self._unwanted.pop(message_id, None)
 
     # --- messages -------------------------------------------------------------------------
 

@@ -30,7 +30,6 @@ class OwnerAccounts:
 
     quotas: Quotas
     journal: Journal | None
-    epoch: int
     now: Callable[[], float]
     """Unix time in seconds."""
     _periods: dict[Unit, Period] = attrs.field(factory=dict)
@@ -95,7 +94,7 @@ class OwnerAccounts:
         known = self._spent.pop(key.session_id, None)
         log = None
         if self.journal is not None:
-            log = SessionLog(key.session_id, HOLDER, self.journal, self.epoch)
+            log = SessionLog(key.session_id, HOLDER, self.journal, self.journal.epoch_of(key.session_id))
             if known is None:
                 # A date to come keeps it from leaving as an old session before its period is over.
                 log.add(

@@ -6,7 +6,7 @@ from typing import Any
 import attrs
 
 from actgent.control.budget import Funding
-from actgent.errors import JournalSlow
+from actgent.errors import Fenced, JournalSlow, SessionMoved
 from actgent.journal.base import Entry, Journal
 from actgent.journal.grouped.references import refer
 from actgent.journal.records import (
@@ -28,8 +28,8 @@ from actgent.state.store import StateRecord
 
 from .waiting.turn_checkpoint import TurnCheckpoint
 
-LONG = 30_000
-"""Records behind which a session gets its next snapshot: about 0.3 s of the time in which it is opened."""
+LONG = 15_000
+"""Records behind which a session gets its next snapshot: about 0.15 s of the time in which it is opened."""
 
 
 @attrs.define(eq=False)
@@ -58,6 +58,10 @@ class SessionLog:
     """Records since the newest snapshot of the session, or since it was opened."""
     on_long: "Callable[[SessionLog], object] | None" = None
     """Called at the end of a turn when `LONG` records were written since the last snapshot."""
+    on_fenced: "Callable[[SessionLog], object] | None" = None
+    """Called when another process is found to own the session; None where that is nothing to go on from."""
+    has_moved: bool = False
+    """True: another process goes on with the session, or is about to."""
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
 
@@ -101,7 +105,7 @@ class SessionLog:
         noted, self._pending = self._pending, []
         try:
             await self._commit([*noted, *records], patience)
-        except JournalSlow:
+        except (JournalSlow, SessionMoved):
             raise
         except Exception:
             self._pending = noted + self._pending
@@ -169,9 +173,9 @@ class SessionLog:
 
         Raises:
             JournalError: it could not be written; it goes with the next step.
-            Fenced: another process owns the journal by now.
+            Fenced: another process owns the session by now.
         """
-        if not self._pending and self._durable == self._steps:
+        if not self._pending and not self.has_moved and self._durable == self._steps:
             return
         step, self._pending = self._pending, []
         try:
@@ -185,8 +189,7 @@ class SessionLog:
         if self._pending and not self._is_paused:
             step, self._pending = self._pending, []
             if not self._is_over:
-                self._steps += 1
-                self._journal.write_soon(self._entry(step), epoch=self._epoch)
+                self._write_soon(step)
 
     @property
     def is_idle(self) -> bool:
@@ -206,8 +209,15 @@ class SessionLog:
         """Write nothing any more: the session is about to be erased."""
         self._is_over = True
 
+    def leave(self) -> None:
+        """Write nothing any more: another process goes on with the session."""
+        self._is_over = self.has_moved = True
+        self._pending.clear()
+
     def withdraw(self) -> bool:
         """Nobody got the session, so its id is free; returns whether the journal may have something of it."""
+        if self.has_moved:
+            return False
         if self._steps:
             self.is_unused = True
             self.note_closed()
@@ -220,18 +230,43 @@ class SessionLog:
 
         Raises:
             NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
+            SessionMoved: another process goes on with the session.
         """
+        if self.has_moved:
+            raise SessionMoved(self.agent, self.session_id)
         if self._is_paused:
             self.add(record)
             return
         self.flush_soon()
+        self._write_soon([record])
+
+    def _write_soon(self, records: Sequence[Record]) -> None:
         self._steps += 1
-        self._journal.write_soon(self._entry([record]), epoch=self._epoch)
+        try:
+            self._journal.write_soon(self._entry(records), epoch=self._epoch)
+        except Fenced:
+            if self.on_fenced is None:
+                raise
+            self._find_moved(self.on_fenced)
 
     async def _commit(self, records: Sequence[Record], patience: float | None = None) -> None:
         self._steps = step = self._steps + 1
-        await self._journal.commit(self._entry(records, patience), epoch=self._epoch)
+        try:
+            if not self.has_moved:
+                await self._journal.commit(self._entry(records, patience), epoch=self._epoch)
+        except Fenced:
+            if self.on_fenced is None:
+                raise
+            self._find_moved(self.on_fenced)
+        if self.has_moved:  # perhaps meanwhile: what was written is the other process's to go on with
+            raise SessionMoved(self.agent, self.session_id)
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
+
+    def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
+        """Another process was found to own the session."""
+        if not self.has_moved:
+            self.leave()
+            on_fenced(self)
 
     def _entry(self, step: Sequence[Record], patience: float | None = None) -> Entry:
         self.grown += len(step)

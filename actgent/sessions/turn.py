@@ -152,6 +152,8 @@ class TurnAnswer:
     """True: the provider paused the last answer, and goes on with it as it was."""
     token_failed: str = ""
     """The answer whose tokens a handler has failed at already; once is enough to hear of it."""
+    first_at: float | None = None
+    """When its first piece came, by the monotonic clock; None: none has come, or nobody reads along."""
     growth: Growth | None = None
     """The part that is there while it grows: kept for the record if the answer is cut."""
     gate: trio.Event | None = None

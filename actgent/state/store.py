@@ -172,6 +172,10 @@ class Store(State):
             raise UsageError(f"the reducer of {key!r} is a function (old, new), not {reducer!r}")
         self._reducers[key] = reducer
 
+    def has_reducer(self, key: str) -> bool:
+        """Return True if a value given for this key meets the one that is there."""
+        return key in self._reducers
+
     def add_action(self, name: str, action: Action) -> None:
         """Let `dispatch(name, *args)` run `action(state, *args)`."""
         if not callable(action):
@@ -522,10 +526,9 @@ def _copied(value: Any) -> Any:
     kind = type(value)
     if kind in _STILL:
         return value
-    if kind is list:
-        return [_copied(item) for item in value]
-    if kind is tuple:
-        return tuple([_copied(item) for item in value])
-    if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
+    if kind is list or kind is tuple:
+        items = [item if type(item) in _STILL else _copied(item) for item in value]
+        return items if kind is list else tuple(items)
+    if kind is dict or isinstance(value, Mapping):
+        return {key: item if type(item) in _STILL else _copied(item) for key, item in value.items()}
     return copy.deepcopy(value)

@@ -1,7 +1,9 @@
 """Small files that several processes share: written whole or not at all, changed by one at a time."""
 
 import fcntl
+import hashlib
 import os
+import re
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +13,9 @@ import trio
 
 from actgent.errors import ConfigurationError
 
+LONGEST_PART = 30
+"""Characters of a name in the name of a file or schema."""
+_UNFIT = re.compile(r"[^a-z0-9_]+")
 PATIENCE = 60.0
 """Seconds that a process waits for another one that changes the same file."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
@@ -82,3 +87,12 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def plain_name(name: str) -> str:
+    """Make any name a part of the name of a file or a schema; what is cut or replaced leaves a digest, so others stay others."""
+    fit = _UNFIT.sub("_", name)[:LONGEST_PART]
+    if fit == name:
+        return name
+    digest = hashlib.blake2s(name.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{fit}_{digest}"

@@ -60,6 +60,7 @@ COST = "actgent.cost.usd"
 TOOL_EFFECT = "actgent.tool.effect"
 TOOL_STATUS = "actgent.tool.status"
 TURN_CALLS = "actgent.turn.model_calls"
+TURN_TOOL_CALLS = "actgent.turn.tool_calls"
 TURN_INPUT_TOKENS = "actgent.turn.input_tokens"
 TURN_OUTPUT_TOKENS = "actgent.turn.output_tokens"
 TURN_COST = "actgent.turn.cost.usd"
@@ -72,6 +73,7 @@ TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105 - tokens of text
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 - the same
 AGENT_DURATION = "gen_ai.invoke_agent.duration"
 AGENT_CALLS = "gen_ai.invoke_agent.inference_calls"
+AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
 SECOND_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bounds of durations that the conventions advise."""

@@ -7,21 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal
 
 import attrs
+import trio
 from typing_extensions import TypeVar
 
 from actgent.approvals import Ask, Grant
-from actgent.errors import DepsMissing
+from actgent.errors import DatabaseFailed, DepsMissing, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.leads import for_tool_contexts
 
 from .outputs.results import ResultCache
 from .schemas.validation import ArgumentsValidator
 from .threads import Threads, ThreadShare
+from .time_limits import TimeLimit, time_limits
 
 Effect = Literal["pure", "idempotent", "once"]
 """What a tool does outside, and so what a restart may repeat: nothing; the same again; something that counts."""
 
 
+DEFAULT_TIMEOUT = 60.0
+"""Seconds a call may take whose tool says nothing."""
 LONGEST_PROGRESS = 2000
 """Characters of a text that tells of progress."""
 
@@ -101,6 +105,8 @@ class ToolContext(Generic[DepsT_co]):
     """By what a tool calls others that says `calls_tools`; None for all other tools, and outside of an agent."""
     has_begun: bool = attrs.field(default=False, init=False, repr=False)
     """True if an attempt was made before, which may have done something."""
+    _database: Any = attrs.field(default=None, init=False, repr=False)
+    """What `database` gave this attempt."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)
     """True if it was stopped while it waited for a thread, so that nothing of it was done."""
 
@@ -137,6 +143,26 @@ class ToolContext(Generic[DepsT_co]):
     def state(self) -> Any:
         """The session's store: a read-only mapping with `dispatch`. None outside of a session."""
         return self._state if self._state is not None or self._source is None else self._source.state
+
+    @property
+    def database(self) -> Any:
+        """The tables of its agent (`Agent(database=...)`), a `CallDatabase`: what this call changes there is changed once.
+
+        Raises:
+            DatabaseFailed: the agent has none.
+        """
+        if self._database is None:
+            found = None if self.session is None else self.session.database
+            if found is None:
+                raise DatabaseFailed(
+                    "a tool asked for a database, and its agent has none: pass it Agent(database=...)"
+                )
+            self._database = found.of_call(self.effect_key)
+        return self._database
+
+    def begin_attempt(self) -> None:
+        """The call begins, or begins again: what it changes in its database are its first changes."""
+        self._database = None
 
     @property
     def deps(self) -> DepsT_co:
@@ -218,6 +244,11 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     approval: bool | Ask | AskFor = False
     """True if a person has to approve each call; an `Ask` words the question, a function decides for each call."""
     hooks: Sequence[ToolHooks] = ()
+    process_output: Callable[[str], str] | None = None
+    """Makes the text that the model reads of the text that a call returned, as an attribute or a method; sync, and quick.
+
+    Errors, pictures and files do not pass it; what it raises is the call's error.
+    """
     deps_type: Any = None
     """The type of the deps that it needs, and without which no turn begins; None: it needs none."""
     inline: bool = False
@@ -247,6 +278,25 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
         Text is the result as it is; anything else becomes JSON. What it raises becomes the
         call's error result, for the model to read; `ToolError` words it without the class name.
         """
+
+    async def run(
+        self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra] | None = None
+    ) -> object:
+        """Run one call by hand, e.g. in a test or a script: checked and timed as an agent has it, and its value returned as it is.
+
+        Without a context it is told of no agent or session. Repetitions, approvals and modes are an agent's.
+
+        Raises:
+            InvalidArguments: the arguments do not fit `parameters`; it did not run.
+            ToolTimeout: it took longer than its `timeout`, or 60 seconds where it has none.
+        """
+        checked = self.argument_validator.validate(arguments)
+        told: ToolContext[Any] = ToolContext(tool_name=self.name) if context is None else context
+        seconds = DEFAULT_TIMEOUT if self.timeout is None else self.timeout
+        with trio.move_on_after(seconds) as scope:
+            time_limits.set((TimeLimit(scope),))
+            return await self.execute(checked, told)
+        raise ToolTimeout(self.name, seconds)
 
     @property
     def spec(self) -> ToolSpec:

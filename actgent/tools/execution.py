@@ -17,13 +17,21 @@ import attrs
 import trio
 
 from actgent.approvals import Ask, Edit, Grant
-from actgent.errors import AskPerson, InvalidArguments, NoThread, OutcomeUnknown, ToolError, ToolTimeout
+from actgent.errors import (
+    AskPerson,
+    ConfigurationError,
+    InvalidArguments,
+    NoThread,
+    OutcomeUnknown,
+    ToolError,
+    ToolTimeout,
+)
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus
 from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
 from actgent.support.tracing import ActiveTrace, active_trace
 
-from .base import AskFor, CallsTools, Tool, ToolContext
+from .base import DEFAULT_TIMEOUT, AskFor, CallsTools, Tool, ToolContext
 from .outputs.media import describe_media, has_media
 from .outputs.provenance import from_outside
 from .outputs.results import canonical, capped, describe, to_text
@@ -33,7 +41,6 @@ from .time_limits import TimeLimit, time_limits
 
 logger = logger_of(__name__)
 
-DEFAULT_TIMEOUT = 60.0
 DEFAULT_MAX_CHARACTERS = 60_000
 _NOT_STARTED = "cancelled before it started"
 _STOPPED = "cancelled while it ran"
@@ -70,8 +77,10 @@ class Batch:
     """Keeps a result that is longer than that elsewhere, and returns what the model is shown; None: the rest is lost."""
     nest: Callable[[ToolCall], CallsTools] | None = attrs.field(default=None, kw_only=True)
     """Makes what a running call calls other tools by; None: it cannot."""
-    on_stage: Callable[[Sequence[int]], Awaitable[object]] | None = attrs.field(default=None, kw_only=True)
-    """Awaited with the places of calls that may run side by side, before the first of them starts."""
+    on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
+        default=None, kw_only=True
+    )
+    """Awaited with the batch and the places of calls that may run side by side, before the first of them starts."""
     on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
     """Hears of each call that runs."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
@@ -143,7 +152,7 @@ class Batch:
         """
         for places in self._stages():
             if self.on_stage is not None:
-                await self.on_stage(places)
+                await self.on_stage(self, places)
             await self._run_stage(places)
             if self.asked:
                 return
@@ -222,7 +231,7 @@ class Batch:
             raise ToolError(refusal)
         arguments = tool.argument_validator.validate(call.arguments)
         if (tool.approval or self.ask is not None) and (ask := self.needs_person(place)) is not None:
-            raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True)
+            raise AskPerson(ask.question, form=ask.form, timeout=ask.timeout, again=True, risk=ask.risk)
         return tool, arguments
 
     def needs_person(self, place: int) -> Ask | None:
@@ -291,7 +300,9 @@ class Batch:
             text, media = await self._written(call, tool, arguments, told)
         except Exception as error:  # noqa: BLE001 - the model reads what went wrong
             if (question := _question_in(error)) is not None:
-                raise question from None
+                if (mistake := _mistake_in(question)) is None:
+                    raise question from None
+                error = mistake
             self._tell_raised(call, tool, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
@@ -317,6 +328,8 @@ class Batch:
             shown = describe_media(value, call, state=told.state, outside=tool.outside)
             return shown.text, shown.media
         text = to_text(value)
+        if tool.process_output is not None:
+            text = to_text(tool.process_output(text))
         if key and len(text) <= self.max_characters:
             tool.result_cache.put(key, text)
         return text, ()
@@ -349,6 +362,7 @@ class Batch:
 async def _attempts(call: ToolCall, tool: Tool, arguments: Mapping[str, Any], told: ToolContext) -> object:
     attempt = 0
     while True:
+        told.begin_attempt()
         try:
             return await tool.execute(arguments, told)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
@@ -392,6 +406,16 @@ def _question_in(error: Exception) -> AskPerson | None:
     found = list(leaves(error))
     first = found[0]
     return first if isinstance(first, AskPerson) and all(isinstance(e, AskPerson) for e in found) else None
+
+
+def _mistake_in(question: AskPerson) -> ConfigurationError | None:
+    """Make a tool's question one that people can be asked; what is wrong with it is the result of the call."""
+    try:
+        made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
+    except ConfigurationError as error:
+        return error
+    question.form = made.form
+    return None
 
 
 def _is_retryable(error: Exception, tool: Tool) -> bool:

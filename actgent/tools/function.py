@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Concatenate, Generic, Self, Union, get_args, get_origin, overload
 
+import attrs
 from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
@@ -29,6 +30,16 @@ R = TypeVar("R", default=Any)
 _CONTEXT_WORDS = ("context", "ctx", "tool_context", "run_context")
 """What the parameter for a `ToolContext` is called by those who forget to say so."""
 _log = logger_of(__name__)
+
+
+@attrs.define
+class _Arguments:
+    """How the arguments of a call reach the function."""
+
+    context_names: tuple[str, ...]
+    """Its parameters that the framework fills in."""
+    convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    """From JSON to the types of its parameters."""
 
 
 @for_tools
@@ -64,6 +75,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         alone: bool = False,
         approval: bool | Ask | AskFor = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
+        process_output: Callable[[str], str] | None = None,
     ) -> None:
         inner = _undecorated(func)
         functools.update_wrapper(self, inner)
@@ -79,6 +91,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.alone = alone
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
+        self.process_output = process_output
         self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
@@ -90,24 +103,28 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
     def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
         label = f"tool {self.name!r}"
         hints = _hints(_undecorated(self.func), label)
-        self._context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
+        context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
         self.deps_type = next(
             (found for hint in hints.values() if (found := _deps_in(hint)) is not None), None
         )
-        if self._context_names and self.cache:
+        if context_names and self.cache:
             raise ConfigurationError(
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
             )
-        self._convert: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+        self._arguments = _Arguments(context_names)
         if parameters is not None and is_deep(parameters):
             raise ConfigurationError(f"{label}: parameters= is nested deeper than {MAX_LEVELS} levels")
         self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
 
     def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
-        leave_out = {*self._context_names, *_bound_names(self.func), *(("self",) if self.is_unbound else ())}
+        leave_out = {
+            *self._arguments.context_names,
+            *_bound_names(self.func),
+            *(("self",) if self.is_unbound else ()),
+        }
         texts = parameter_texts(_undecorated(self.func))
         compiled = compile_signature(self.func, hints, label=label, texts=texts, leave_out=leave_out)
-        self._convert = compiled.convert
+        self._arguments.convert = compiled.convert
         self._tell_untyped(hints, leave_out)
         return compiled.schema
 
@@ -160,10 +177,10 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
         try:
-            keywords = self._convert(arguments)
+            keywords = self._arguments.convert(arguments)
         except ValueError as error:
             raise InvalidArguments(f'Invalid arguments for tool "{self.name}": {error}') from error
-        for name in self._context_names:
+        for name in self._arguments.context_names:
             keywords[name] = context
         return keywords
 
@@ -283,6 +300,7 @@ def tool(
     alone: bool = False,
     approval: bool | Ask | AskFor = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
+    process_output: Callable[[str], str] | None = None,
 ) -> ToolMaker: ...
 
 

@@ -88,6 +88,11 @@ def _check_hooks(tool: Tool) -> None:
         tool,
         "approval= is True, False, an Ask(...) or a sync function of the call",
     )
+    _require(
+        tool.process_output is None or _is_sync_function(tool.process_output),
+        tool,
+        "process_output= is a sync function of the text that a call returned",
+    )
     for hooks in tool.hooks:
         _require(isinstance(hooks, ToolHooks), tool, "hooks= takes ToolHooks(...)")
         for hook in attrs.astuple(hooks, recurse=False):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import orjson
@@ -14,6 +14,7 @@ from actgent.errors.printable import shown
 from actgent.messages import ToolCall, ToolSpec
 from actgent.support.logs import logger_of
 
+from .adapters import AdaptedTool, ToolShape, is_tool_shaped
 from .base import Tool, WrappedTool
 from .options import check_options
 from .outputs.provenance import neutral
@@ -70,7 +71,7 @@ class ToolRegistry:
         "version",
     )
 
-    def __init__(self, tools: Iterable[Tool] = (), *, mapped: Iterable[str] = ()) -> None:
+    def __init__(self, tools: Iterable[Tool | ToolShape] = (), *, mapped: Iterable[str] = ()) -> None:
         """Add the tools; `mapped` are the names of those that belong to instructions.
 
         Raises:
@@ -106,14 +107,14 @@ class ToolRegistry:
                 f"or correct the name (there are: {', '.join(self._own) or 'none'})"
             )
 
-    def add(self, tool: Tool, *, last: bool = False) -> None:
-        """Add a tool at the end; `last`: behind those of toolsets, too.
+    def add(self, given: Tool | ToolShape, *, last: bool = False) -> None:
+        """Add a tool, or what does the work of one, at the end; `last`: behind those of toolsets, too.
 
         Raises:
             DuplicateTool: there is one of this name.
             ConfigurationError: not a tool, or one that no model can use.
         """
-        check_tool(tool)
+        tool = to_tool(given)
         check_options(tool)
         if tool.name in self._own:
             raise DuplicateTool(tool.name)
@@ -289,24 +290,27 @@ def _wanted(call: ToolCall) -> str:
     return inner if call.name == CALL_TOOL and isinstance(inner, str) else call.name
 
 
-def check_tool(tool: object) -> None:
-    """Refuse what is no tool.
+def to_tool(tool: object) -> Tool:
+    """Return a tool as it is, and what does the work of one as a tool.
 
     Raises:
         ConfigurationError: it is none.
     """
+    if is_tool_shaped(tool) and not isinstance(tool, Tool):
+        return AdaptedTool(cast("ToolShape", tool))
     if not isinstance(tool, Tool):
         raise ConfigurationError(f"{tool!r:.200} is not a tool: {_remedy(tool)}")
     if getattr(tool, "is_unbound", False):
         raise ConfigurationError(
             f"tool {tool.name!r} is a method, and has no object to run with: pass it of an object, as in Shelf().{tool.name}"
         )
+    return tool
 
 
 def _usable(tool: Tool, toolset: str, *, outside: bool) -> Tool | None:
     """The tool under a name that a model can use; None: no model can use it."""
     try:
-        check_tool(tool)
+        tool = to_tool(tool)
         fit = WrappedTool(tool, name=fit_name(tool.name), origin=toolset, outside=outside or tool.outside)
         check_options(fit)
         _check_sendable(fit)

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -22,13 +22,17 @@ from actgent.errors import ConfigurationError, InvalidFile
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool, WrappedTool
-from actgent.tools.registry import check_tool
-from actgent.tools.state import StateTool, takes_state
+from actgent.tools.registry import to_tool
+from actgent.tools.state import state_tool, takes_state
 
 from .toolset import Toolset
 
 FILES = ("actgent_tools.py", "tagent.tools.py")
-"""The files of a folder that tools are looked for in."""
+"""The files of a folder that tools are looked for in, beside all others that end in `ENDING`."""
+ENDING = ".tools.py"
+OUTPUT = "output_schema"
+"""The variable that says the form of an answer, in files that end in `OUTPUT_ENDING`."""
+OUTPUT_ENDING = ".output.py"
 GROUP = "actgent.tools"
 """The entry points that packages offer tools by: a module, a tool, a toolset, or a list of them."""
 _NOT_ENTERED = frozenset(("__pycache__", "node_modules", "site-packages", "venv"))
@@ -51,6 +55,7 @@ class Discovery:
 def discover(
     *folders: str | os.PathLike[str],
     recursive: bool = True,
+    files: Iterable[str | os.PathLike[str]] = (),
     modules: Iterable[str] = (),
     entry_points: Iterable[str] = (),
 ) -> Discovery:
@@ -60,8 +65,9 @@ def discover(
     `(state, args)`. A name that begins with `_` is private.
 
     Args:
-        folders: Folders with files called `actgent_tools.py` or `tagent.tools.py`, which are run.
+        folders: Folders with files called `actgent_tools.py`, `tagent.tools.py` or `NAME.tools.py`, which are run.
         recursive: Look into the folders below them, too, but not into hidden ones.
+        files: Files of any name, which are run.
         modules: Modules by name, `myshop.tools`, which are imported.
         entry_points: Names in the group `actgent.tools` of packages that are installed.
 
@@ -69,7 +75,7 @@ def discover(
         ConfigurationError: there is no such folder.
     """
     found = _Finding()
-    for path in _files(folders, recursive=recursive):
+    for path in (*map(Path, _listed(files, "files")), *_files(folders, recursive=recursive)):
         found.load(str(path), lambda path=path: _run_path(path))  # type: ignore[misc]
     for name in _listed(modules, "modules"):
         found.load(name, lambda name=name: _import(name))  # type: ignore[misc]
@@ -78,7 +84,40 @@ def discover(
     return Discovery(tuple(found.tools.values()), found.places, tuple(found.problems), tuple(found.skipped))
 
 
-def _listed(names: Iterable[str], argument: str) -> Iterable[str]:
+def output_in(
+    *folders: str | os.PathLike[str], recursive: bool = True, files: Iterable[str | os.PathLike[str]] = ()
+) -> Any:
+    """Return what the variable `output_schema` of a file says, a type or JSON Schema: the first that is found wins.
+
+    Args:
+        folders: Folders with files called `tagent.output.py` or `NAME.output.py`, which are run; a broken one is a warning.
+        recursive: Look into the folders below them, too, but not into hidden ones.
+        files: Files that have to be there, and to have it.
+
+    Raises:
+        InvalidFile: one of `files` cannot be run, or does not have it.
+        ConfigurationError: there is no such folder.
+    """
+    for path in map(Path, _listed(files, "files")):
+        module = _run_path(path)
+        if not hasattr(module, OUTPUT):
+            raise InvalidFile(str(path), 1, f"it has no variable {OUTPUT}: a type, or a JSON Schema")
+        return getattr(module, OUTPUT)
+    for path in _files(folders, recursive=recursive, names=(), ending=OUTPUT_ENDING):
+        try:
+            module = _run_path(path)
+        except InvalidFile as error:
+            _log.warning("the form of the answer cannot be loaded: %s", shown(str(error)))
+            continue
+        if hasattr(module, OUTPUT):
+            return getattr(module, OUTPUT)
+    return None
+
+
+_Named = TypeVar("_Named", bound=str | os.PathLike[str])
+
+
+def _listed(names: Iterable[_Named], argument: str) -> Iterable[_Named]:
     if isinstance(names, str):
         raise ConfigurationError(f"{argument}= takes a list of names: {argument}=[{names!r}]")
     return names
@@ -163,11 +202,8 @@ def _tool_of(name: str, value: Any) -> Tool | Toolset:
     if not isinstance(value, Tool):
         if not takes_state(value):
             raise ConfigurationError("a tool has @tool, or the parameters (state, args)")
-        text = inspect.getdoc(value) or name.replace("_", " ").strip().capitalize()
-        value = StateTool(name, text, value)
-    check_tool(value)
-    made: Tool = value
-    return made
+        value = state_tool(value, name=name)
+    return to_tool(value)
 
 
 def defined_at(made: Tool | Toolset) -> tuple[str, int] | None:
@@ -192,7 +228,13 @@ def _code_of(value: object) -> CodeType | None:
 # --- files, modules, entry points --------------------------------------------------------------
 
 
-def _files(folders: Sequence[str | os.PathLike[str]], *, recursive: bool) -> Iterator[Path]:
+def _files(
+    folders: Sequence[str | os.PathLike[str]],
+    *,
+    recursive: bool,
+    names: Sequence[str] = FILES,
+    ending: str = ENDING,
+) -> Iterator[Path]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ConfigurationError(f"no such folder to look for tools in: {folder}")
@@ -200,7 +242,8 @@ def _files(folders: Sequence[str | os.PathLike[str]], *, recursive: bool) -> Ite
             below[:] = sorted(b for b in below if not b.startswith(".") and b not in _NOT_ENTERED)
             if not recursive:
                 below.clear()
-            yield from (Path(place, name) for name in FILES if name in files)
+            others = sorted(name for name in files if name.endswith(ending) and name not in names)
+            yield from (Path(place, name) for name in (*names, *others) if name in files)
 
 
 def _run_path(path: Path) -> ModuleType:

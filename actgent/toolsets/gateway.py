@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ToolNotFound
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
 from actgent.tools.registry import CALL_TOOL, FIND_TOOLS, ToolRegistry
@@ -91,7 +92,7 @@ class CallTool(Tool):
 
 
 def registry_of(
-    given: Iterable[Tool | Toolset], *, mapped: Iterable[str]
+    given: Iterable[Tool | ToolShape | Toolset], *, mapped: Iterable[str]
 ) -> tuple[tuple[Toolset, ...], ToolRegistry]:
     """Divide what an agent is given into its toolsets and a registry, which has places for their tools.
 

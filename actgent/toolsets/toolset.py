@@ -16,8 +16,9 @@ import trio
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import AskFor, Effect, Tool
-from actgent.tools.registry import LONGEST_NAME, check_tool
+from actgent.tools.registry import LONGEST_NAME, to_tool
 
 from . import derived
 
@@ -146,11 +147,9 @@ class StaticToolset(Toolset):
     outside = False
     """The program's own, but for those of its tools that say otherwise."""
 
-    def __init__(self, name: str, tools: Iterable[Tool]) -> None:
+    def __init__(self, name: str, tools: Iterable[Tool | ToolShape]) -> None:
         self.name = check_name(name)
-        self.tools = tuple(tools)
-        for tool in self.tools:
-            check_tool(tool)
+        self.tools = tuple(map(to_tool, tools))
 
     async def run(self, publish: Publish) -> None:
         publish(self.tools)

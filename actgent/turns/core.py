@@ -199,12 +199,12 @@ class AgentCore:
         self.remember(context, turn, message)
         if self.hooks.queries or self.hooks.listeners:
             await self._run_hooks(context, turn, message)
-        if self.receivers is not None and self.receivers.are_due(context, turn):
-            if self.guards.messages and message is turn.message:
-                await self.guards.ask_beside(context, turn, self.dispatcher, trio.lowlevel.checkpoint)
-            if await self._is_answered(context, turn, self.receivers):
-                return
+        due = self.receivers is not None and self.receivers.are_due(context, turn)
+        if due and await self._is_answered(context, turn, message):
+            return
         view = self._view(context, turn, message)
+        if self.hooks.staged:
+            await self.hooks.gather_for(context, turn, view, self.dispatcher)
         if self.guards.messages and message is turn.message:
             asking = partial(self.ask, context, turn, view)
             answer, calls = await self.guards.ask_beside(context, turn, self.dispatcher, asking)
@@ -306,12 +306,12 @@ class AgentCore:
         template: PromptTemplate = options.protocol
         request = template.request(view)
         prompts = self.prompts
-        prompt = prompts.user_prompt(context, view, request)
+        prompt = prompts.user_prompt(context, view, request, context.conversation.view)
         if turn.answer.aside or options.tail:
             prompt = "\n\n".join(filter(None, (turn.answer.aside, options.tail, prompt)))
         system = options.system if options.system is not None else context.conversation.system
         chat = Chat(
-            system=prompts.system_prompt() if system is None else system,
+            system=_system_of(prompts, context) if system is None else system,
             messages=prompts.messages(
                 context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
             ),
@@ -324,14 +324,13 @@ class AgentCore:
             priority=turn.message.priority,
         )
         known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)
+        model = request.model if options.model is None else options.model
         if self.models.fitter is None:
-            return self.models.ask(context, turn, view.message, chat, model=request.model, prompt=known)
+            return self.models.ask(context, turn, view.message, chat, model=model, prompt=known)
         again = partial(
             prompts.messages, context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
         )
-        return self.models.ask_fitting(
-            context, turn, view.message, chat, again, model=request.model, prompt=known
-        )
+        return self.models.ask_fitting(context, turn, view.message, chat, again, model=model, prompt=known)
 
     # --- read ----------------------------------------------------------------------------
 
@@ -426,8 +425,12 @@ class AgentCore:
             if isinstance(outcome, Continue):
                 self._follow_up(message, outcome.note, outcome.stage)
 
-    async def _is_answered(self, context: SessionContext, turn: Turn, receivers: Receivers) -> bool:
+    async def _is_answered(self, context: SessionContext, turn: Turn, message: Message) -> bool:
         """Let the agent answer that has the session now; False where none has it any more."""
+        receivers = self.receivers
+        assert receivers is not None  # noqa: S101 - they are due
+        if self.guards.messages and message is turn.message:
+            await self.guards.ask_beside(context, turn, self.dispatcher, trio.lowlevel.checkpoint)
         turn.control.expose()
         try:
             reply = await receivers.answer(context, turn)
@@ -474,6 +477,13 @@ def _given_up(error: AnswerError, repairs: int) -> AnswerError:
     )
     error.args = (text,)
     return error
+
+
+def _system_of(prompts: PromptManager, context: SessionContext) -> str:
+    """The agent's system prompt, or that of the session where it says something of it."""
+    if prompts.live is None:
+        return prompts.system_prompt()
+    return prompts.session_prompt(context, context.conversation.view)
 
 
 def _entering(message: Message, turn: Turn) -> Appended | Said:

@@ -60,6 +60,7 @@ def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> 
                     text=outcome.text,
                     data=outcome.data,
                     message_type=outcome.message_type,
+                    reasoning=outcome.reasoning,
                     usage=usage,
                 )
             )

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from functools import partial
 
 import attrs
@@ -11,13 +12,13 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
-from actgent.errors import SessionClosed, Stopped, kind_of
+from actgent.errors import SessionMoved, Stopped, kind_of
 from actgent.errors.wording import own_words
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
-from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners
+from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners, tell_moved
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.session_log import SessionLog
@@ -33,6 +34,8 @@ from .observer import Observer
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""
+_NOTHING = Context()
+"""The variables of turns that are over."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -102,7 +105,7 @@ class TurnLifecycle:
         if (missing := self.deps_missing(context, options)) is not None:
             turn.stop_with(missing)
         if context.closed:  # it came in while the session was closing
-            turn.stop_with(SessionClosed(context.id))
+            turn.stop_with(context.refusal)
         if acceptance.guests:
             add_guests(turn, acceptance.guests)
         if future is not None:
@@ -169,8 +172,11 @@ class TurnLifecycle:
         try:
             await self._fail(context, turn, error)
         finally:
-            keep_outcome(context, turn, Outcome(error=error))
-            self.end_turn(context, turn)
+            if not context.has_moved:
+                keep_outcome(context, turn, Outcome(error=error))
+                self.end_turn(context, turn)
+            else:
+                self.leave_turn(context, turn)
 
     async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
         try:
@@ -204,6 +210,9 @@ class TurnLifecycle:
 
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
         """End a message that never had its turn."""
+        if context.has_moved:
+            self.leave_unstarted(context, message)
+            return
         acceptance = context.mail.take(message)
         future = context.future_of(acceptance)
         try:
@@ -221,9 +230,36 @@ class TurnLifecycle:
             for listener in listeners:
                 listener.finish()
 
+    # --- leave to another process ----------------------------------------------------------
+
+    def leave_turn(self, context: SessionContext, turn: Turn) -> None:
+        """Another process goes on with a turn: who waits for it here hears of that, and nobody of anything else."""
+        context.turn = turn.pending_approvals = None
+        if turn.budget is not None:
+            self._stop_clock(turn, turn.budget)
+        turn.control.error = error = SessionMoved(context.agent, context.id)
+        tell_moved(turn.listeners, turn.message.id, error)
+        turn.control.end()
+        context.mail.mark_done(1 + len(turn.joined))
+        self.observer.end_turn(context, turn)
+
+    def leave_unstarted(
+        self, context: SessionContext, message: Message, guests: Sequence[TurnFuture] = ()
+    ) -> None:
+        """The same for a message that has not had its turn."""
+        acceptance = context.mail.take(message)
+        future = context.future_of(acceptance)
+        listeners = [] if future is None else [future]
+        context.mail.mark_done()
+        error = SessionMoved(context.agent, context.id)
+        tell_moved((*listeners, *acceptance.guests, *guests), message.id, error)
+
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn is over, and its session free for the next one."""
         context.turn = turn.pending_approvals = None
+        turn.variables = (
+            _NOTHING  # they know the turn: without this only the garbage collector would end both
+        )
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
         if turn.listeners:

@@ -167,8 +167,15 @@ class Observer:
                 )
             )
 
-    def take_answer(self, context: SessionContext, message: Message, answer: Answer, started: float) -> None:
-        """`started` is the monotonic time of the call."""
+    def take_answer(
+        self,
+        context: SessionContext,
+        message: Message,
+        answer: Answer,
+        started: float,
+        first_at: float | None,
+    ) -> None:
+        """`started` is the monotonic time of the call, `first_at` that of the answer's first piece."""
         if self.stream.watched:
             self.stream.publish(
                 ModelAnswered(
@@ -178,6 +185,7 @@ class Observer:
                     seconds=time.monotonic() - started,
                     usage=answer.usage,
                     stop=answer.stop,
+                    first_chunk=None if first_at is None else first_at - started,
                 )
             )
 
@@ -232,9 +240,9 @@ class Observer:
     def fail(
         self, context: SessionContext, message: Message, error: Exception, blame: str = "internal"
     ) -> None:
-        """A message ends as a failure; that somebody stopped it is none to look after."""
+        """A message ends as a failure; that somebody stopped it, or goes on with it elsewhere, is none to look after."""
         kind = kind_of(error, blame)
-        if kind in ("interrupted", "stopped"):
+        if kind in ("interrupted", "stopped", "moved"):
             return
         self.stream.keep_failure(
             MessageFailed(
@@ -260,6 +268,7 @@ class Observer:
                     message_id=turn.message.id,
                     seconds=time.monotonic() - turn.started,
                     calls=turn.progress.calls,
+                    tool_calls=turn.progress.tool_calls,
                     failed=None
                     if turn.control.error is None
                     else kind_of(turn.control.error, turn.control.blame),

@@ -22,7 +22,7 @@ def is_said(deliveries: Sequence[Delivery], answer: Message) -> bool:
     (reply,) = deliveries
     if type(reply) is not Reply or reply.data is not None or reply.message_type is not None:
         return False
-    return reply.text == answer.text
+    return reply.text == answer.text and reply.reasoning is None
 
 
 def told_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[Told]:
@@ -41,7 +41,14 @@ def told_records(deliveries: Sequence[Delivery], answer: Message) -> Iterator[To
 def told_elsewhere(reply: Reply) -> Told:
     """The record of a reply that another agent gave."""
     name = reply.message_type or ""
-    return Told(id=reply.id, kind="reply", name=name, text=reply.text, data=_json(reply.data))
+    return Told(
+        id=reply.id,
+        kind="reply",
+        name=name,
+        text=reply.text,
+        data=_json(reply.data),
+        reasoning=_json(reply.reasoning),
+    )
 
 
 def _told(
@@ -61,6 +68,7 @@ def _told(
         text_at=text_at,
         data_at=data_at,
         is_quoted=bool(text_at and not plain_at),
+        reasoning=_json(delivery.reasoning) if isinstance(delivery, Reply) else None,
     )
 
 

@@ -92,6 +92,7 @@ class TurnSpans:
         usage, control = turn.progress.usage, turn.control
         facts: dict[str, Attribute] = {
             names.TURN_CALLS: turn.progress.calls,
+            names.TURN_TOOL_CALLS: turn.progress.tool_calls,
             names.TURN_INPUT_TOKENS: usage.input_tokens,
             names.TURN_OUTPUT_TOKENS: usage.output_tokens,
         }

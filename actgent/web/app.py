@@ -4,6 +4,7 @@ Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the address, the tok
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -36,7 +37,6 @@ _ALWAYS = {
     "referrer-policy": "no-referrer",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
-_CHALLENGE = {"www-authenticate": 'Bearer realm="actgent"'}
 _log = logger_of(__name__)
 
 
@@ -141,7 +141,7 @@ class Application:
         if scheme.lower() == "bearer" and 0 < len(token) <= MAX_TOKEN:
             known = self.tokens.find(token.strip(), now=self.now())
         if known is None:
-            raise Problem("unauthorized", "send a token as Authorization: Bearer TOKEN", headers=_CHALLENGE)
+            raise Problem("unauthorized", "send a token as Authorization: Bearer TOKEN")
         owner = request.headers.get(OWNER_HEADER, known.owner)
         if not known.may_act_for(owner):
             raise Problem("forbidden", f"{OWNER_HEADER}: takes the scope impersonate: for this owner")
@@ -214,7 +214,9 @@ class _Address:
             raise Problem("forbidden", f"this takes the scope {endpoint.scope}, which the token has not")
         with application.meters.entered(caller.token.digest, now=trio.current_time()):
             response = await application.call(endpoint, caller, request)
-            await response(scope, receive, send)
+            held = application.tokens.holding(caller.token, now=application.now())
+            with held if endpoint.streams else nullcontext():
+                await response(scope, receive, send)
 
 
 NOBODY = Caller(

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 
+import attrs
 import trio
 
 from actgent.errors import ConfigurationError
@@ -22,13 +23,26 @@ from .routes.table import ENDPOINTS
 from .server.addresses import is_loopback, split_address
 from .server.serving import open_listeners, served
 from .streaming.tails import Tails
-from .tokens import AccessToken, TokenStore, new_token
+from .tokens import AccessToken, Logins, TokenStore, new_token
 from .webhooks.outbox import open_outbox
 from .webhooks.webhook import Webhook, check_webhooks
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
-Opened = tuple[Application, str | None, str | None, Callable[[], int]]
-"""The application, the token that was made for it, where it answers, and what counts its connections."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class OpenedGateway:
+    """A gateway as it was opened."""
+
+    app: Application
+    key: str | None
+    """The token that was made for it."""
+    login: str | None
+    """The one-time key of its dashboard."""
+    url: str | None
+    """Where it answers."""
+    count: Callable[[], int] = int
+    """Counts its connections."""
 
 
 @asynccontextmanager
@@ -43,13 +57,15 @@ async def opened_gateway(
     tls: ssl.SSLContext | None,
     dashboard: bool,
     notify: Sequence[Webhook],
-) -> AsyncGenerator[Opened, None]:
+) -> AsyncGenerator[OpenedGateway, None]:
     """See `open_gateway`."""
     store, key = _tokens_of(tokens, bind)
     names = partial(_hosts_of, bind, more=hosts)
     names(port=None)  # what is wrong is told before anything is open
     check_webhooks(notify)
-    async with _open_inside(runtime, limits, notify) as inside:
+    logins = Logins(store)
+    login = None if key is None else logins.new_key()
+    async with open_inside(runtime, limits, store, logins, notify) as inside:
         build = partial(
             _application,
             inside,
@@ -60,7 +76,7 @@ async def opened_gateway(
         )
         if bind is None:
             with _closed(inside):
-                yield build(names(port=None)), key, None, int
+                yield OpenedGateway(app=build(names(port=None)), key=key, login=login, url=None)
             return
         listeners = await open_listeners(bind)
         port = listeners[0].socket.getsockname()[1]
@@ -68,27 +84,33 @@ async def opened_gateway(
         url = f"{'http' if tls is None else 'https'}://{bind.rpartition(':')[0]}:{port}"
         async with served(app, listeners, limits, tls=tls) as server:
             with _closed(inside):
-                yield app, key, url, lambda: server.connections
+                yield OpenedGateway(app=app, key=key, login=login, url=url, count=lambda: server.connections)
 
 
 @asynccontextmanager
-async def _open_inside(
-    runtime: Runtime, limits: GatewayLimits, notify: Sequence[Webhook]
+async def open_inside(
+    runtime: Runtime,
+    limits: GatewayLimits,
+    tokens: TokenStore,
+    logins: Logins,
+    notify: Sequence[Webhook],
 ) -> AsyncGenerator[Inside, None]:
     """Open what works behind the doors, for the block."""
     journal, raised = journal_of(runtime), None
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        outboxes = [await stack.enter_async_context(open_outbox(each, runtime, journal)) for each in notify]
+        outboxes = [await stack.enter_async_context(open_outbox(each, journal)) for each in notify]
         inside = Inside(
             reach=Reach(runtime, journal),
             limits=limits,
             messages=OpenMessages(limits.messages),
             tails=Tails(runtime, journal, nursery),
+            logins=logins,
             comparing=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
             metrics=Metrics(runtime, nursery),
             outboxes=outboxes,
         )
+        nursery.start_soon(tokens.watch)
         for outbox in outboxes:
             nursery.start_soon(outbox.run)
         try:

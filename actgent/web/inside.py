@@ -8,8 +8,10 @@ import trio
 
 from .bounds import GatewayLimits, OpenMessages
 from .metrics import Metrics
-from .reach import Reach
+from .reach import ApprovalList, Reach
+from .streaming.streams import StreamCounts
 from .streaming.tails import Tails
+from .tokens import Logins
 from .webhooks.outbox import Outbox
 from .webhooks.webhook import Webhook
 
@@ -22,6 +24,8 @@ class Inside:
     limits: GatewayLimits
     messages: OpenMessages
     tails: Tails
+    streams: StreamCounts = attrs.field(factory=StreamCounts)
+    logins: Logins
     document: Callable[[], Mapping[str, Any]]
     """Makes the description of its addresses."""
     comparing: trio.CapacityLimiter
@@ -29,8 +33,13 @@ class Inside:
     metrics: Metrics
     outboxes: Sequence[Outbox] = ()
     """The webhooks at work."""
+    approvals: ApprovalList = attrs.field(init=False)
     closing: trio.Event = attrs.field(factory=trio.Event)
     """Set when streams are to end."""
+
+    @approvals.default
+    def _approvals(self) -> ApprovalList:
+        return ApprovalList(self.reach)
 
     @property
     def session_webhook(self) -> Webhook | None:

@@ -8,6 +8,8 @@ Labels are agents, models, tools, routes and kinds, never sessions, owners or me
 import bisect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -51,12 +53,16 @@ AGENT, MODEL, TOOL = _flat(names.AGENT), _flat(names.RESPONSE_MODEL), _flat(name
 TYPE, ERROR, OPERATION = _flat(names.TOKEN_TYPE), _flat(names.ERROR), _flat(names.OPERATION)
 CALL, TOKENS = f"{_flat(names.CALL_DURATION)}_seconds", _flat(names.TOKEN_USAGE)
 TURN, TURN_CALLS = f"{_flat(names.AGENT_DURATION)}_seconds", _flat(names.AGENT_CALLS)
+FIRST_CHUNK, TURN_TOOLS = f"{_flat(names.CALL_FIRST_CHUNK)}_seconds", _flat(names.AGENT_TOOL_CALLS)
 TOOL_RUN = f"{_flat(names.TOOL_DURATION)}_seconds"
+COMMIT = "actgent_journal_commit_seconds"
 HELP: Mapping[str, tuple[str, str]] = {
     CALL: ("histogram", "Time of a model call that was answered, with all its attempts."),
+    FIRST_CHUNK: ("histogram", "Time until the first piece of an answer, where somebody reads along."),
     TOKENS: ("histogram", "Tokens of a model call."),
     TURN: ("histogram", "Time of a turn."),
     TURN_CALLS: ("histogram", "Model calls of a turn."),
+    TURN_TOOLS: ("histogram", "Tool calls of a turn."),
     TOOL_RUN: ("histogram", "Time of a run of a tool."),
     "actgent_inbox_wait_seconds": ("histogram", "Time from a message to the beginning of its turn."),
     "actgent_approval_wait_seconds": ("histogram", "Time from a question to its decision."),
@@ -85,6 +91,13 @@ HELP: Mapping[str, tuple[str, str]] = {
     "actgent_governor_waiting": ("gauge", "Model calls that wait for the provider's limits."),
     "actgent_governor_refused_total": ("counter", "Attempts that the provider refused."),
     "actgent_http_requests_total": ("counter", "Requests to the gateway, by route and status."),
+    "actgent_http_streams": ("gauge", "Streams of events that are open."),
+    "actgent_http_readers_cut_total": ("counter", "Streams that ended because their client read too slowly."),
+    COMMIT: ("histogram", "Time of a transaction of the journal, with its wait for the disk."),
+    "actgent_journal_bytes": (
+        "counter",
+        "Bytes of records that the journal has written since it was opened.",
+    ),
     "actgent_webhooks_sent_total": ("counter", "Webhooks that were taken."),
     "actgent_webhooks_waiting": ("gauge", "Sessions whose webhooks wait."),
 }
@@ -130,10 +143,25 @@ class Metrics:
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
         async with self._runtime.events(CAPACITY) as self._reader:
-            task_status.started()
-            async for event in self._reader:
-                if (take := _TAKES.get(type(event))) is not None:
-                    take(self, event)
+            with self._hearing_commits():
+                task_status.started()
+                async for event in self._reader:
+                    if (take := _TAKES.get(type(event))) is not None:
+                        take(self, event)
+
+    @contextmanager
+    def _hearing_commits(self) -> Iterator[None]:
+        """Have the journal tell how long its transactions take, for the block."""
+        journal = self._runtime.journal
+        known = None if journal is None else journal.statistics
+        if known is None:
+            yield
+            return
+        known.on_commit = partial(self.observe, COMMIT, {})
+        try:
+            yield
+        finally:
+            known.on_commit = None
 
     # --- counting ------------------------------------------------------------------------
 
@@ -232,6 +260,8 @@ def _answered(metrics: Metrics, event: ModelAnswered) -> None:
     metrics.observe(CALL, labels, event.seconds)
     metrics.observe(TOKENS, {**labels, TYPE: "input"}, usage.input_tokens)
     metrics.observe(TOKENS, {**labels, TYPE: "output"}, usage.output_tokens)
+    if event.first_chunk is not None:
+        metrics.observe(FIRST_CHUNK, labels, event.first_chunk)
     if usage.cost:
         metrics.count("actgent_spent_usd_total", {AGENT: event.agent, MODEL: event.model}, usage.cost)
 
@@ -249,6 +279,7 @@ def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
     labels = {AGENT: event.agent}
     metrics.observe(TURN, labels, event.seconds)
     metrics.observe(TURN_CALLS, labels, event.calls)
+    metrics.observe(TURN_TOOLS, labels, event.tool_calls)
     metrics.count("actgent_turns_total", {**labels, "outcome": event.failed or "answered"})
 
 
@@ -286,6 +317,8 @@ _TAKES: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
 _BOUNDS: Mapping[str, tuple[float, ...]] = {
     TOKENS: names.TOKEN_BOUNDS,
     TURN_CALLS: (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    TURN_TOOLS: (0, 1, 2, 4, 8, 16, 32, 64, 128, 256),
+    COMMIT: (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 }
 
 
@@ -298,6 +331,8 @@ def gauges_of(
     """The figures of just now; `counts` are the sessions of the journal by their state."""
     for state, number in counts.items():
         yield "actgent_sessions", number, {"state": state}
+    if runtime.journal is not None and (known := runtime.journal.statistics) is not None:
+        yield "actgent_journal_bytes", known.bytes, {}
     for each in runtime.statistics():
         labels = {AGENT: each.agent}
         yield "actgent_inbox_messages", each.inbox.waiting, {**labels, "priority": "ordinary"}

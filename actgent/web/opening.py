@@ -24,7 +24,13 @@ class Gateway:
     """A gateway that is open."""
 
     def __init__(
-        self, app: ASGIApplication, *, key: str | None, url: str | None, count: Callable[[], int]
+        self,
+        app: ASGIApplication,
+        *,
+        key: str | None,
+        login: str | None,
+        url: str | None,
+        count: Callable[[], int],
     ) -> None:
         self.app = app
         """The ASGI application, to be mounted in another one that runs on trio."""
@@ -32,6 +38,7 @@ class Gateway:
         """A token with all rights that lives as long as the gateway; None where tokens were given."""
         self.url = url
         """Where it answers, without a slash at the end; None where it is only mounted."""
+        self._login = login
         self._count = count
 
     def __repr__(self) -> str:
@@ -39,8 +46,8 @@ class Gateway:
 
     @property
     def link(self) -> str | None:
-        """The dashboard's address, with the key in it where there is one: browsers send that part to no server."""
-        return self.url if self.url is None or self.key is None else f"{self.url}/#key={self.key}"
+        """The dashboard's address, with a key that opens it once where there is one: browsers send that part to no server."""
+        return self.url if self.url is None or self._login is None else f"{self.url}/#key={self._login}"
 
     @property
     def connections(self) -> int:
@@ -100,8 +107,8 @@ async def open_gateway(
         tls=tls,
         dashboard=dashboard,
         notify=tuple(notify),
-    ) as (app, key, url, count):
-        yield Gateway(app, key=key, url=url, count=count)
+    ) as opened:
+        yield Gateway(opened.app, key=opened.key, login=opened.login, url=opened.url, count=opened.count)
 
 
 def check_extra() -> None:

@@ -102,6 +102,8 @@ class Problem(Exception):
         if self.status in (429, 503):
             self.fields.setdefault("retry_after", RETRY_AFTER)
             self.headers.setdefault("retry-after", str(self.fields["retry_after"]))
+        if kind == "unauthorized":
+            self.headers.setdefault("www-authenticate", 'Bearer realm="actgent"')
         super().__init__(f"{self.status} {kind}: {detail}")
 
     def document(self, instance: str) -> dict[str, Any]:
@@ -160,7 +162,7 @@ _ROWS = (
     _Row(NotRunning, "unavailable"),
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
-    _Row(Fenced, "unavailable"),
+    _Row(Fenced, "unavailable", lambda _: {"moved": True}),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),

@@ -6,22 +6,26 @@ is answered like what is not there, after the same questions to the journal.
 
 import base64
 import binascii
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import orjson
 
 from actgent.agents.session import Session, face_of
+from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.base import Journal, SessionSummary
-from actgent.journal.listing import Cursor, SessionFilter
+from actgent.journal.listing import Cursor, SessionFilter, SessionKey
+from actgent.runtime.approval_decisions import approvals_of
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.sessions.owner_accounts import is_holder
 
 from .problems import Problem, missing
 from .tokens import Caller
+
+_SUSPENDED = SessionFilter(state="suspended")
 
 
 @attrs.frozen(kw_only=True)
@@ -131,6 +135,56 @@ class Reach:
         return SessionFilter(agent=agent, owner=owner, state=state, prefix=prefix, roots=not caller.is_admin)
 
 
+MOST_SUSPENDED = 10_000
+"""Sessions whose approvals are listed; of more, those that changed last."""
+
+
+class ApprovalList:
+    """All approvals that wait, the oldest first. What is known of a session holds until it has further records."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
+
+    async def page(
+        self, caller: Caller, *, agent: str | None, after: tuple[float, str], limit: int
+    ) -> list[Approval]:
+        """At most `limit` of those that the caller reaches, behind the time and id of one."""
+        known: dict[SessionKey, tuple[int, Sequence[Approval]]] = {}
+        async for head in self._suspended():
+            seen = self._known.get(head.key)
+            if seen is None or seen[0] != head.records:
+                running = self._reach.runtime.agents.opener(head.agent).running
+                seen = head.records, await approvals_of(running, head.session_id)
+            known[head.key] = seen
+        self._known = known
+        waiting = [
+            each for _, approvals in known.values() for each in approvals if agent in (None, each.agent)
+        ]
+        waiting.sort(key=lambda each: (each.created_at, each.id))
+        found: list[Approval] = []
+        for each in waiting:
+            if (each.created_at, each.id) > after and await self._sees(caller, each):
+                found.append(each)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def _suspended(self) -> AsyncIterator[SessionSummary]:
+        """The sessions of agents here that wait for something."""
+        journal, agents = self._reach.journal, self._reach.runtime.agents
+        after, left = None, MOST_SUSPENDED
+        while left and (rows := await journal.page(_SUSPENDED, after=after, limit=min(left, 500))):
+            for row in rows:
+                if row.agent in agents and not is_holder(row):
+                    yield row
+            after, left = rows[-1].cursor, left - len(rows)
+
+    async def _sees(self, caller: Caller, approval: Approval) -> bool:
+        head = await self._reach.journal.head(approval.agent, approval.session_id)
+        return head is not None and await self._reach.sees(caller, head)
+
+
 # --- cursors -----------------------------------------------------------------------------
 
 
@@ -146,10 +200,12 @@ def to_parts_of(text: str, *kinds: type) -> list[Any]:
         Problem: it is none that we gave.
     """
     try:
-        parts = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
+        given = orjson.loads(base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4)))
     except (ValueError, UnicodeEncodeError, binascii.Error):
-        parts = None
-    if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds):
+        given = None
+    parts: list[Any] = given if isinstance(given, list) else []
+    has_zero = any(isinstance(part, str) and "\x00" in part for part in parts)
+    if has_zero or [type(part) for part in parts] != list(kinds):
         raise Problem("invalid", "after= is the `next` of a page that was read before")
     return parts
 

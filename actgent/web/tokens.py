@@ -15,11 +15,13 @@ Tokens are found by their digests, which tells nobody who measures times anythin
 
 import hashlib
 import hmac
+import math
 import os
 import secrets
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -38,6 +40,8 @@ IMPERSONATE = "impersonate:"
 PREFIX = "act_"
 LOOKED_AT = 1.0
 """Seconds after which the file is looked at again."""
+WATCHED = 5.0
+"""Seconds after which it is looked at where nobody asks."""
 _IMPLIED: dict[str, tuple[str, ...]] = {"chat": ("read",), "approve": ("read",), "admin": SCOPES}
 _log = logger_of(__name__)
 
@@ -134,6 +138,8 @@ class TokenStore:
         self._known = dict(self._given)
         self._stamp: tuple[int, int, int] | None = None
         self._looked = -LOOKED_AT
+        self._holding: dict[str, set[trio.CancelScope]] = {}
+        """What goes on by each token, by its digest."""
         self._look()
 
     def add(self, token: AccessToken) -> None:
@@ -156,6 +162,26 @@ class TokenStore:
             return None
         return found
 
+    @contextmanager
+    def holding(self, token: AccessToken, *, now: float) -> Iterator[None]:
+        """Stop the block where its token is taken away, or expires; `now` is the Unix time in seconds."""
+        seconds = math.inf if token.expires is None else max(0.0, token.expires - now)
+        with trio.CancelScope(deadline=trio.current_time() + seconds) as scope:
+            scopes = self._holding.setdefault(token.digest, set())
+            scopes.add(scope)
+            try:
+                yield
+            finally:
+                scopes.discard(scope)
+                if not scopes:
+                    self._holding.pop(token.digest, None)
+
+    async def watch(self) -> None:
+        """Look at the file now and then, so that what goes on by tokens that were taken away ends; until it is cancelled."""
+        while self._file is not None:
+            await trio.sleep(WATCHED)
+            self._look_again()
+
     def _look(self) -> None:
         """Read the file if it is another one than before.
 
@@ -174,6 +200,9 @@ class TokenStore:
         if stamp != self._stamp:
             self._known = {token.digest: token for token in read_tokens(self._file)} | self._given
             self._stamp = stamp
+            for digest in self._holding.keys() - self._known.keys():
+                for scope in self._holding[digest]:
+                    scope.cancel()
 
     def _look_again(self) -> None:
         self._looked = trio.current_time()
@@ -181,6 +210,50 @@ class TokenStore:
             self._look()
         except ConfigurationError as error:
             _log.error("tokens stay as they were: %s", error)
+
+
+# --- signing in of browsers ------------------------------------------------------------
+
+ONCE = "once_"
+"""How a key begins that counts once."""
+LOGIN_SECONDS = 12 * 3600.0
+"""Seconds for which the token of a browser counts."""
+
+
+class Logins:
+    """The one-time keys of a gateway: what a terminal shows is exchanged by a browser for a token of its own.
+
+    Of a key its digest is kept, in memory alone: it counts in the process that showed it.
+
+    Args:
+        tokens: Where the tokens that are given for them are known.
+    """
+
+    def __init__(self, tokens: TokenStore) -> None:
+        self._tokens = tokens
+        self._digests: list[str] = []
+
+    def new_key(self) -> str:
+        """A key that opens once, with all rights."""
+        key = f"{ONCE}{secrets.token_urlsafe(32)}"
+        self._digests.append(token_digest(key))
+        return key
+
+    def exchange(self, key: str, *, now: float) -> tuple[str, AccessToken] | None:
+        """Return a token for a key, and what is kept of it; None where the key is none, or was used.
+
+        Args:
+            key: As the client says it.
+            now: Unix time in seconds.
+        """
+        given = token_digest(key)
+        known = [each for each in self._digests if hmac.compare_digest(each, given)]
+        if not known:
+            return None
+        self._digests.remove(known[0])
+        secret, token = new_token("dashboard", owner="admin", scopes=("admin",), expires=now + LOGIN_SECONDS)
+        self._tokens.add(token)
+        return secret, token
 
 
 # --- the file ----------------------------------------------------------------------------

@@ -70,11 +70,19 @@ def _commands() -> str:
 
 def _examples() -> str:
     """The programs of the folder `examples`, each below its name."""
-    names = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+    examples = ROOT / "examples"
+    programs = {path.name: [path] for path in examples.glob("*.py")}
+    for start in examples.glob("*/__main__.py"):
+        programs[start.parent.name] = sorted(start.parent.glob("*.py"))
     return "\n\n".join(
-        f"({name.replace('.', '-')})=\n## {name}\n\n```{{literalinclude}} ../../examples/{name}\n```"
-        for name in names
+        f"({name.replace('.', '-')})=\n## {name}\n\n{_shown(programs[name])}" for name in sorted(programs)
     )
+
+
+def _shown(paths: list[Path]) -> str:
+    """Files of examples, one below the other."""
+    places = [path.relative_to(ROOT).as_posix() for path in paths]
+    return "\n\n".join(f"```{{literalinclude}} ../../{place}\n```" for place in places)
 
 
 def _further_pages() -> str:

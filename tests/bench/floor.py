@@ -567,6 +567,19 @@ async def traced(size: int) -> Figures:
     return figures
 
 
+async def adapted(size: int) -> Figures:
+    """A function that is given a list of one message, called by itself."""
+
+    async def answer(messages: list[dict[str, str]]) -> str:
+        return messages[-1]["content"]
+
+    watch = Stopwatch()
+    for number in range(size):
+        await answer([{"role": "user", "content": short(number)}])
+    each = watch.cpu_us(size)
+    return {"object_us": each, "function_us": each, "turn_us": each}
+
+
 async def carry_over(size: int) -> Figures:
     """A call of nothing from a thread and back, by trio's own means."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 import trio.testing
+from adapted import measure_adapted
 from asleep import compare_crowds
 from commits import open_table, time_blocking_commits, time_commits
 from folders import measure_loading
@@ -672,6 +673,11 @@ async def timers(size: int) -> Figures:
 async def traced(size: int) -> Figures:
     """Turns with telemetry; see `measure_telemetry`."""
     return await measure_telemetry(size)
+
+
+async def adapted(size: int) -> Figures:
+    """Turns with models without the base class; see `measure_adapted`."""
+    return await measure_adapted(size)
 
 
 async def carry_over(size: int) -> Figures:

@@ -40,7 +40,7 @@ async def write(runtime: Runtime, number: int, at: float) -> None:
     opened = Opened(owner=Sender(f"owner-{number % 100:02}"), created_at=at, agent="clerk")
     entry = Entry(session_id=f"s-{number:06}", agent="clerk", records=(opened,))
     assert runtime.journal is not None
-    await runtime.journal.commit(entry, epoch=runtime.epoch)
+    await runtime.journal.commit(entry, epoch=runtime.journal.epoch_of(entry.session_id))
 
 
 class Stalls:

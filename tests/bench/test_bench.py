@@ -25,6 +25,7 @@ SIZES = {
     "RESUME": 40,
     "LOOPS": 2,
     "LIMITS": 50,
+    "ADAPTED": 25,
     "PORTAL": 20,
     "GOVERNOR": 60,
     "CANCEL": 20,

@@ -114,6 +114,14 @@ WORKLOADS = (
         (Bar("api_us", 60, "scaled"), Bar("sampled_us", 100, "scaled"), Bar("all_us", 200, "scaled")),
     ),
     Workload(
+        "ADAPTED",
+        "adapted",
+        "a turn with a model without the base class, beyond one with it",
+        5_000,
+        500,
+        (Bar("object_us", 5, "scaled"), Bar("function_us", 5, "scaled")),
+    ),
+    Workload(
         "LIMITS",
         "limited",
         "a tool loop with every limit that is shared, against one without",

@@ -1,14 +1,12 @@
 """Connections that are cut, servers that are killed, readers that are slow: nothing is lost, and nothing is told twice."""
 
-import re
-import subprocess
-
 import pytest
 import trio
 
 from actgent import BareAgent, GatewayLimits, Reply, ScriptedLLM, ServerUnreachable, Token, connect
 
 from .relays import open_relay
+from .servers import make_token, start  # noqa: F401 - a fixture
 
 
 async def talk(agent, session, name, number):
@@ -76,56 +74,6 @@ async def test_observations_over_cuts_are_those_of_the_history(served):
     assert len(history) == 12 * 3
 
 
-TEAM = """
-from actgent import BareAgent, ScriptedLLM
-
-def answer(chat):
-    return "you said: " + chat.messages[-1].parts[0].text
-
-clerk = BareAgent("clerk", llm=ScriptedLLM(answer))
-"""
-
-
-@pytest.fixture
-def start(tmp_path, commands, no_keys):
-    """What starts a server in a process of its own, at the address of the one before, and kills it."""
-    (tmp_path / "team.py").write_text(TEAM)
-    running = []
-
-    def starting(port=0):
-        options = ["--bind", f"127.0.0.1:{port}", "--journal", "agents.db", "--tokens", "tokens.toml"]
-        with (tmp_path / "errors.txt").open("ab") as errors:
-            process = commands.popen(
-                ["actgent", "serve", "team.py", *options],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=tmp_path,
-            )
-        running.append(process)
-        said = ""
-        while "/v1" not in said:
-            said = process.stdout.readline().decode()
-            assert said, (tmp_path / "errors.txt").read_text()
-        return process, re.search(r"http\S+(?=/v1)", said)[0]
-
-    yield starting
-    for process in running:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-
-
-def make_token(commands, folder):
-    made = commands.run(
-        ["actgent", "token", "new", "--name", "ci", "--owner", "ada", "--scope", "chat"],
-        capture_output=True,
-        cwd=folder,
-        text=True,
-        check=True,
-    )
-    return re.search(r"act_\S+", made.stdout)[0]
-
-
 class Counted:
     """Replies, and who waits for some number of them."""
 
@@ -141,7 +89,7 @@ class Counted:
             await self._came.park()
 
 
-async def test_kill_9_of_the_server_in_the_middle(start, commands, tmp_path):
+async def test_kill_9_of_the_server_in_the_middle(start, commands, tmp_path):  # noqa: F811
     """A server that is killed and started again: each message is answered once, and its answer heard once."""
     token, heard = make_token(commands, tmp_path), Counted()
     process, url = await trio.to_thread.run_sync(start)

@@ -7,7 +7,7 @@ import trio
 
 from actgent import AccessRefused, ConfigurationError, CursorUnknown, NotRunning, RemoteError, connect
 from actgent.client import ConnectionLost, Refused, StreamEvent, Transport, open_client
-from actgent.client.http import PATHS
+from actgent.client.http.forms import PATHS
 from actgent.client.reading import Deliveries
 
 

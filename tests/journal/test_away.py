@@ -267,3 +267,58 @@ async def test_a_commit_that_waited_behind_a_new_owner_writes_nothing(postgres_u
                 await trio.sleep(0.01)
             assert taker.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() == (1,)
         assert "another one owns it" in refused[0]
+
+
+class Clock:
+    """The seconds that a journal waits for its server, without waiting for them."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.mark.parametrize(("seconds", "is_patient"), [(29.5, True), (30.5, False)])
+async def test_nobody_hears_of_a_server_that_is_away_for_half_a_minute(
+    link, make_writer, monkeypatch, seconds, is_patient
+):
+    """A step that is written then is there once, as one that was tried for the first time; behind that it is an error."""
+    link, url = link
+    clock = Clock()
+    async with open_journal(url) as journal, trio.open_nursery() as nursery:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(Changed(changes={"n": 0}))
+        monkeypatch.setattr("actgent.journal.postgres.journal.time", clock)
+        link.is_down = True
+        link.cut()
+
+        async def come_back():
+            await trio.sleep(0.5)
+            clock.now = seconds
+            await trio.sleep(0.5)
+            link.is_down = False
+
+        nursery.start_soon(come_back)
+        if is_patient:
+            await writer.commit(Changed(changes={"n": 1}))
+        else:
+            with pytest.raises(JournalFailed):
+                await writer.commit(Changed(changes={"n": 1}))
+            await trio.sleep(1)
+        monkeypatch.undo()
+        assert await writer.load() == writer.confirmed
+
+
+async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(postgres_url, make_writer):
+    """A connection in which nothing can be written is made again, and the step is there once."""
+
+    def demote(connection):
+        connection.execute("SET default_transaction_read_only = on")
+
+    async with open_journal(postgres_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(Changed(changes={"n": 0}))
+        await journal._thread.run(journal._connected, demote)
+        await writer.commit(Changed(changes={"n": 1}))
+        assert await writer.load() == writer.confirmed

@@ -283,6 +283,15 @@ async def test_a_deleted_session_is_gone(journal, make_writer):
 # --- owners ------------------------------------------------------------------------------
 
 
+async def test_the_epoch_of_any_session_is_that_of_the_journal(journal, make_writer):
+    """One process owns all of it: who asks for the epoch of a session writes under it."""
+    first = await journal.acquire()
+    assert journal.epoch_of("s") == journal.epoch_of("another") == first
+    second = await journal.acquire()
+    assert journal.epoch_of("s") == second > first
+    await make_writer(journal, journal.epoch_of("s")).turn()
+
+
 async def test_a_former_epoch_writes_nothing(journal, make_writer):
     """Neither at once nor soon; the new one goes on with the same numbers."""
     old = make_writer(journal, await journal.acquire())

@@ -223,9 +223,9 @@ async def test_dates_and_suspensions_are_salvaged_and_travel(tmp_path, make_writ
     carry_over(tmp_path / "a.db", tmp_path / "b.db")
     for url in (f"sqlite:///{tmp_path}/b.db", "memory:"):
         async with open_journal(url) as journal:
-            epoch = await journal.acquire()
+            await journal.acquire()
             if url == "memory:":
-                await write_sessions(journal, exported, epoch=epoch)
+                await write_sessions(journal, exported)
             assert await journal.due("a") == [("s", 5.5)]
             assert [summary.suspended for summary in await journal.sessions()] == [True]
             assert await journal.unfinished("a") == []

@@ -33,7 +33,8 @@ async def test_sessions_travel_by_a_file(tmp_path):
     assert is_export(tmp_path / "x")
     assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == 0o600
     async with MemoryJournal().running() as journal:
-        await write_sessions(journal, load_sessions(tmp_path / "x"), epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, load_sessions(tmp_path / "x"))
         async with open_runtime(journal=journal) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["again"])))
             session = await agent.open_session("two")
@@ -49,10 +50,10 @@ async def test_nothing_is_written_over(tmp_path):
     with pytest.raises(ConfigurationError, match="exists"):
         save_sessions(tmp_path / "x", sessions)
     async with MemoryJournal().running() as journal:
-        epoch = await journal.acquire()
-        await write_sessions(journal, sessions[1:], epoch=epoch)
+        await journal.acquire()
+        await write_sessions(journal, sessions[1:])
         with pytest.raises(ConfigurationError, match="two"):
-            await write_sessions(journal, sessions, epoch=epoch)
+            await write_sessions(journal, sessions)
         assert [summary.session_id for summary in await journal.sessions()] == ["two"]
 
 

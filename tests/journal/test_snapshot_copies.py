@@ -175,7 +175,7 @@ async def test_an_export_has_all_records_and_no_snapshot(path, tmp_path, other_u
         save_sessions(tmp_path / "x", await read_sessions(journal))
     async with open_journal(other_url) as journal:
         epoch = await journal.acquire()
-        await write_sessions(journal, load_sessions(tmp_path / "x"), epoch=epoch)
+        await write_sessions(journal, load_sessions(tmp_path / "x"))
         assert await journal.load_tail("s", agent="clerk") == SessionTail(records=records)
         assert await SnapshotMaker(journal, KEY, ShortTermMemory()).make(slack=4, epoch=epoch)
         tail = await journal.load_tail("s", agent="clerk")
@@ -187,10 +187,10 @@ async def test_an_import_takes_no_place_of_a_session_that_was_erased(path, tmp_p
     """The snapshot went with it, so the imported one is loaded whole, though it has its id."""
     url = f"sqlite:///{path}"
     async with open_journal(url) as journal:
-        epoch = await journal.acquire()
+        await journal.acquire()
         exported = await read_sessions(journal)
         await journal.delete("s", agent="clerk")
-        await write_sessions(journal, exported, epoch=epoch)
+        await write_sessions(journal, exported)
     assert await load(url) == (SessionTail(records=exported[0].records), exported[0].records)
     assert find_problems(path) == []
 

@@ -217,7 +217,8 @@ async def test_its_exports_are_imported(stored, tmp_path):
     """With parents that are found, whose roots are known, and what is unfinished goes on."""
     (tmp_path / "old.sessions").write_bytes(bytes.fromhex(stored["exported"]))
     async with MemoryJournal().running() as journal:
-        await write_sessions(journal, load_sessions(tmp_path / "old.sessions"), epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, load_sessions(tmp_path / "old.sessions"))
         assert (await journal.head("lead", "deeper")).root == ("lead", "talk")
         assert (await journal.head("helper", "t")).parent == ("lead", "d")
         crew = Crew()

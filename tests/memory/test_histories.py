@@ -159,7 +159,8 @@ async def go_on(rng, whole, records, seen, refused):
 
     journal = MemoryJournal()
     async with journal.running():
-        await write_sessions(journal, [attrs.evolve(whole, records=records)], epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, [attrs.evolve(whole, records=records)])
         llm = ScriptedLLM(answer, context_window=window, keep=0)
         async with open_runtime(journal=journal) as runtime:
             agent = BareAgent("a", llm=llm, memory=memory(rng), max_tokens=ANSWER, tools=[look, read_result])

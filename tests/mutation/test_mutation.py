@@ -80,7 +80,7 @@ OURS = {
         GOAL,
     ),
     "all tools count as used": (
-        "actgent/agents/goal.py",
+        "actgent/agents/goal/run.py",
         "used_tools=tuple(progress.used_tools)",
         'used_tools=("ok",)',
         GOAL,

@@ -415,6 +415,7 @@ async def test_metrics(recorder):
         "gen_ai.client.token.usage": 2,
         "gen_ai.invoke_agent.duration": 1,
         "gen_ai.invoke_agent.inference_calls": 1,
+        "gen_ai.invoke_agent.tool_calls": 1,
         "gen_ai.execute_tool.duration": 1,
     }
     tokens = {
@@ -423,6 +424,7 @@ async def test_metrics(recorder):
     assert tokens == {"input": 11, "output": 3}
     (turn,) = metrics["gen_ai.invoke_agent.inference_calls"]
     assert (turn.sum, dict(turn.attributes)) == (2, {"gen_ai.agent.name": "clerk"})
+    assert metrics["gen_ai.invoke_agent.tool_calls"][0].sum == 1
 
 
 async def test_no_turn_stands_in_anothers_trace(recorder):
@@ -494,6 +496,7 @@ def test_names_are_those_of_the_conventions():
     later = {
         "gen_ai.invoke_agent.duration",
         "gen_ai.invoke_agent.inference_calls",
+        "gen_ai.invoke_agent.tool_calls",
         "gen_ai.execute_tool.duration",
     }
     ours = {

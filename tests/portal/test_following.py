@@ -26,7 +26,7 @@ from actgent.journal.records import Accepted, Ended, Said
 from actgent.sessions.following import Followed
 
 ON_TRIO_ALONE = {
-    Session: {"budget", "clock", "deps", "own_deps", "take_made_deps"},
+    Session: {"budget", "clock", "database", "deps", "own_deps", "take_made_deps"},
     Agent: {
         "accompany",
         "as_tool",

@@ -9,6 +9,7 @@ from actgent import (
     Approve,
     AsyncPortalClient,
     BareAgent,
+    Client,
     PortalClient,
     Reply,
     ScriptedLLM,
@@ -65,6 +66,9 @@ def test_synchronous_code_talks_to_a_server():
                 assert observations.cursor == session.observations(types=["TOOL_EXECUTION"])[0].number
             assert (session.status(), session.messages().total) == ("idle", 10)
             assert [each.session_id for each in client.sessions()] == ["s1"]
+            past = client.rebuild("s1")
+            assert [each.id for each in past.history] == [each.id for each in session.history()]
+            assert client.fork("s1", new_id="s2").session_id == "s2"
             session.close()
             with pytest.raises(SessionClosed):
                 agent.open_session("s1")
@@ -100,6 +104,10 @@ async def talk():
                 told = [each.text async for each in deliveries if isinstance(each, Reply)]
             assert told == ["It is paid."]
             assert (await session.status(), await session.cursor()) == ("idle", None)
+            first = next(iter(await session.messages()))
+            await client.rate("s1", first.id, score=1, comment="good")
+            assert [each.comment for each in await client.ratings("s1", first.id)] == ["good"]
+            assert await client.schedules() == ()
             await session.aclose()
         await portal.call(block.leave, None)
     return heard
@@ -108,3 +116,10 @@ async def talk():
 def test_asyncio_talks_to_a_server():
     """The same, awaited; handlers run on the loop, as long as their block lasts."""
     assert asyncio.run(talk()) == ["one"]
+
+
+@pytest.mark.parametrize("theirs", [PortalClient, AsyncPortalClient])
+def test_each_word_of_a_client_is_there(theirs):
+    """A public method that a client gets is one of the clients for others, too."""
+    words = {name for name in dir(Client) if not name.startswith("_")}
+    assert words - set(dir(theirs)) == set()

@@ -11,6 +11,7 @@ from actgent.messages import Message, Sender, Text, ToolCall, ToolResult, ToolSp
 from actgent.protocols.base import CallTools, Change, Continue, Profile, Say
 from actgent.protocols.goal import CustomAction, Goal
 from actgent.protocols.goal.progress import (
+    MAX_STALLED,
     Progress,
     absorb,
     detect_action_loop,
@@ -18,7 +19,7 @@ from actgent.protocols.goal.progress import (
     progress_in,
     progress_of,
 )
-from actgent.protocols.goal.transitions import TRANSITIONS, allowed, refusal
+from actgent.protocols.goal.transitions import TRANSITIONS, offered, refusal
 from actgent.protocols.prompts import PromptManager
 
 from .conftest import view
@@ -152,10 +153,11 @@ def test_calls_side_by_side():
     assert [call.name for call in calls.calls] == ["ok"]
 
 
-def test_encoded_calls_keep_to_the_table():
-    """Calls in the provider's form run no sooner than those in ours."""
+def test_encoded_calls_run_as_ours():
+    """Calls in the provider's form run as soon as those in ours, also before any plan; after the limit none does."""
     encoded = '[{"id": "c1", "type": "function", "function": {"name": "ok", "arguments": "{}"}}]'
-    outcomes = read(encoded, at("initial"))
+    assert isinstance(read(encoded, at("initial"))[-1], CallTools)
+    outcomes = read(encoded, at("executing", calls=4), Goal(max_iterations=5))
     assert not any(isinstance(outcome, CallTools) for outcome in outcomes)
 
 
@@ -208,11 +210,11 @@ def test_further_keys_mean_nothing(action):
 
 
 def test_the_table():
-    """What may follow in each phase, when enough was found."""
-    progress = Progress(turn="t", goal="g", start=0, mark=0, found=2)
-    rows = {phase: allowed(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS}
+    """What is offered in each phase, when something was found."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, found=1)
+    rows = {phase: offered(attrs.evolve(progress, phase=phase), has_tools=True) for phase in TRANSITIONS}
     assert rows == {
-        "initial": ["plan"],
+        "initial": ["plan", "execute"],
         "planning": ["execute"],
         "executing": ["execute", "summarize", "evaluate"],
         "summarizing": ["evaluate"],
@@ -221,48 +223,122 @@ def test_the_table():
 
 
 def test_nothing_is_judged_that_is_not_there():
-    """Case 15: with one result and no summary an evaluation is refused, a summary is not; with none, both are."""
-    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
-    assert allowed(progress, has_tools=True) == ["execute", "summarize"]
-    assert "needs a summary" in refusal("evaluate", progress, has_tools=True)
-    assert allowed(attrs.evolve(progress, found=0), has_tools=True) == ["execute"]
-    assert "evaluate" in allowed(attrs.evolve(progress, summary="s"), has_tools=True)
+    """Case 15, as the seed's document has it: before anything was done there is neither a summary nor an evaluation."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing")
+    assert offered(progress, has_tools=True) == ["execute"]
+    assert "nothing was done" in refusal("evaluate", progress, has_tools=True)
+    assert "nothing was done" in refusal("summarize", progress, has_tools=True)
+    used = attrs.evolve(
+        progress, used_tools=["mail"]
+    )  # it says nothing, and may have done all that was wanted
+    assert offered(used, has_tools=True) == ["execute", "summarize", "evaluate"]
+    assert "evaluate" in offered(attrs.evolve(progress, summary="s"), has_tools=True)
 
 
-def test_no_action_twice_where_nothing_new_came():
+def test_no_action_is_offered_twice_where_nothing_new_came():
     """Cases 16, 17, 19: no second summary, no second evaluation; after a failed one a plan may follow."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="summarizing", found=2, summary="s")
-    assert allowed(progress, has_tools=True) == ["evaluate"]
-    after = allowed(attrs.evolve(progress, phase="evaluating"), has_tools=True)
+    assert offered(progress, has_tools=True) == ["evaluate"]
+    after = offered(attrs.evolve(progress, phase="evaluating"), has_tools=True)
     assert "evaluate" not in after
     assert after[0] == "plan"
 
 
 def test_a_failed_tool_may_change_the_plan():
-    """Work that fails may be planned anew; work that goes well may not."""
+    """Work that fails is offered a plan anew; a model that changes its plan by itself is not refused."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="executing", found=1)
-    assert "plan" in allowed(attrs.evolve(progress, has_failed=True), has_tools=True)
-    assert "the plan stays" in refusal("plan", progress, has_tools=True)
+    assert "plan" in offered(attrs.evolve(progress, has_failed=True), has_tools=True)
+    assert "plan" not in offered(progress, has_tools=True)
+    assert refusal("plan", progress, has_tools=True) is None
 
 
 def test_without_tools_the_model_knows_all():
     """A goal without tools is planned, summed up and judged."""
     progress = Progress(turn="t", goal="g", start=0, mark=0, phase="planning")
-    assert allowed(progress, has_tools=False) == ["summarize"]
+    assert offered(progress, has_tools=False) == ["summarize"]
     assert "no tools" in refusal("execute", progress, has_tools=False)
+    assert "summed up" in refusal("evaluate", progress, has_tools=False)
 
 
 def test_a_refused_action_is_not_replaced():
     """Case 15: it is said that it cannot come now, and why; nothing is done in its place."""
-    seen = at("executing")
+    seen = at("planning", found=0)
     outcomes = read(decided("evaluate", {"achieved": True}), seen)
     progress = changed(outcomes, seen)
-    assert (progress.phase, progress.achieved) == ("executing", False)
+    assert (progress.phase, progress.achieved, progress.stalled) == ("planning", False, 1)
     assert outcomes[-1] == Continue(
-        "executing",
-        "evaluate is not possible now: an evaluation needs a summary, or at least 2 results. "
-        "Possible: execute, summarize.",
+        "planning",
+        "evaluate is not possible now: nothing was done yet that could be judged. Possible: execute.",
     )
+
+
+def test_the_order_of_the_example_is_accepted():
+    """Decide, act, evaluate, as the seed's own loop has it: neither a plan nor a summary is asked for in between."""
+    seen = at("initial", found=0)
+    outcomes = read(decided("execute", GOOD["execute"]), seen)
+    assert isinstance(outcomes[-1], CallTools)
+    seen = at("executing", used_tools=["ok"])
+    outcomes = read(decided("evaluate", GOOD["evaluate"]), seen)
+    assert changed(outcomes, seen).status == "completed"
+    again = at("evaluating", unmet=1)  # judged once more, without anything between
+    outcomes = read(decided("evaluate", {"achieved": False}), again)
+    assert (changed(outcomes, again).unmet, outcomes[-1].note) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("action", "fields"),
+    [
+        ("plan", {"plan": ["old"]}),
+        ("summarize", {"summary": "old"}),
+        ("execute", {}),
+        ("evaluate", {}),
+    ],
+)
+def test_no_progress_ends_it(action, fields):
+    """The sixth decision in a row that brings nothing new is not carried out any more: the loop ends, and says why."""
+    call = ToolCall("ok", {"n": 1})
+    fresh = Progress(turn="t", goal="g", start=0, mark=0)
+    fresh.add_call(call)
+    if action == "execute":
+        fields = {"course": fresh.course}
+    params = {"achieved": False} if action == "evaluate" else GOOD[action]
+    for stalled, goes_on in ((MAX_STALLED - 2, True), (MAX_STALLED - 1, False)):
+        course = fields.get("course", "") + "." * stalled
+        seen = at("evaluating", **{**fields, "course": course})
+        outcomes = read(decided(action, params), seen)
+        progress = changed(outcomes, seen)
+        assert progress.stalled == stalled + 1
+        assert any(isinstance(outcome, Continue | CallTools) for outcome in outcomes) is goes_on
+        assert ("no progress" in (progress.error or "")) is not goes_on
+
+
+def test_what_is_new_ends_a_standstill():
+    """A call that was not made, and a result that was not there, are progress, however long a circle is."""
+    progress = Progress(turn="t", goal="g", start=0, mark=0)
+    for n in range(5):
+        progress.add_call(ToolCall("ok", {"n": n}))
+    assert progress.stalled == 0
+    for n in range(5):
+        progress.add_call(ToolCall("ok", {"n": n}))
+    assert progress.stalled == 5
+    record = [said(TOOL, ToolResult(call_id="c1", tool_name="ok", content="something else"))]
+    absorb(progress, record, end=1)
+    assert progress.stalled == 0
+
+
+def test_a_progress_of_an_earlier_version():
+    """What a session wrote down before this version is read, without what is counted otherwise now."""
+    old = {
+        "turn": "t",
+        "goal": "find v",
+        "start": 0,
+        "mark": 5,
+        "calls": 3,
+        "phase": "ended",
+        "iterations": 4,
+    }
+    progress = progress_in({"_goal": {**old, "actions": ["a"], "status": "completed"}})
+    assert (progress.iterations, progress.actions, progress.stalled) == (4, ["a"], 0)
 
 
 def test_an_unknown_action_is_asked_again():
@@ -290,10 +366,14 @@ def test_the_role_of_each_call(phase, role):
 
 
 def test_a_single_choice_is_asked_alone():
-    """Where one action may follow, no other is named."""
-    tail = Goal().request(at("initial")).tail
-    assert "this action, and no other:\n- plan" in tail
+    """Where one action may follow, no other is named; the last call there is asks for an evaluation with an answer."""
+    tail = Goal().request(at("summarizing")).tail
+    assert "this action, and no other:\n- evaluate" in tail
     assert "execute" not in tail
+    closing = Goal(max_iterations=5).request(at("executing", calls=4))
+    assert closing.model == "evaluator"
+    assert "and no other:\n- evaluate" in closing.tail
+    assert "achieved or not" in closing.tail
 
 
 def test_an_action_without_params_is_asked_of_its_role():
@@ -402,7 +482,7 @@ def test_another_form_of_the_same_loop():
     """`with_output` keeps what else there is, and leaves the first as it is."""
     first = Goal(max_iterations=3, actions=[NOTE])
     other = first.with_output({"answer": "<the answer>"})
-    assert (other.iterations, list(other.actions)) == (3, ["note"])
+    assert (other.max_iterations, list(other.actions)) == (3, ["note"])
     assert "answer" in other.request(at("finalizing")).tail
     assert "answer" not in first.request(at("finalizing")).tail.replace("final answer", "")
 

@@ -22,6 +22,9 @@ def simple(kind, content, **more):
     return json.dumps({"messageType": kind, "content": content} | more)
 
 
+REASONED = {"question_nature": "SIMPLE", "context": "{x}"}
+
+
 def direct(description, content="c", purpose="DIRECT_RESPONSE"):
     action = {"response_purpose": purpose, "response_description": description, "response_content": content}
     return json.dumps({"question_nature": "SIMPLE", "context": "{x}", "primary_action": action})
@@ -240,7 +243,7 @@ def test_simple_shows_growing_content():
 
 def test_react_content_alone_may_be_the_text():
     """Without a description the content speaks, if it is text; a structure alone is not shown."""
-    assert read(ReAct(), direct(None, "hi")) == [Say(text="hi")]
+    assert read(ReAct(), direct(None, "hi")) == [Say(text="hi", reasoning=REASONED)]
     with pytest.raises(ParseError, match="response_description"):
         read(ReAct(), direct(None, {"a": 1}))
     with pytest.raises(ParseError, match="response_purpose"):
@@ -250,7 +253,9 @@ def test_react_content_alone_may_be_the_text():
 def test_react_empty_form_matches_nothing():
     """A type without a form is never matched by accident."""
     profile = Profile(types=[ClassificationType(name="any", tool="danger")])
-    assert read(ReAct(), direct("d", {"a": 1}), profile=profile) == [Say(text="d", data={"a": 1})]
+    assert read(ReAct(), direct("d", {"a": 1}), profile=profile) == [
+        Say(text="d", data={"a": 1}, reasoning=REASONED)
+    ]
 
 
 def test_react_lines():

@@ -244,6 +244,9 @@ def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
 
     class Facts:
         owner = Sender("ada")
+        description = ""
+        seen_state: ClassVar = {}
+        state_number = 0
 
         def __init__(self, name):
             self.id = name

@@ -19,6 +19,7 @@ ALL = (BARE, SIMPLE, REACT, ROUTER)
 JSON_ONLY = (SIMPLE, REACT, ROUTER)
 GREETING = '{"messageType":"greeting","content":"hi"}'
 CREATION = {"name": "n", "goal": "g", "caps": ["c"]}
+REASONED = {"question_nature": "SIMPLE", "context": "c"}
 
 
 def native(*arguments, **more):
@@ -212,7 +213,7 @@ def test_row_22_direct_with_a_known_type():
     (reply,) = read(
         REACT, action("DIRECT_RESPONSE", response_content={"content": "hi"}, response_description="desc")
     )
-    assert reply == Say(text="desc", data={"content": "hi"}, message_type="greeting")
+    assert reply == Say(text="desc", data={"content": "hi"}, message_type="greeting", reasoning=REASONED)
 
 
 def test_row_23_direct_with_a_mapped_type():
@@ -227,7 +228,7 @@ def test_row_24_no_match():
     """An empty list is no match, so the content is as it is and no tool runs."""
     content = CREATION | {"caps": []}
     outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=content, response_description="desc"))
-    assert outcomes == [Say(text="desc", data=content)]
+    assert outcomes == [Say(text="desc", data=content, reasoning=REASONED)]
 
 
 def test_rows_26_27_router():

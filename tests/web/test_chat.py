@@ -29,6 +29,7 @@ async def test_a_message_is_taken_and_answered(ada):
         "text": "you said: again",
         "data": None,
         "message_type": None,
+        "reasoning": None,
         "failed": None,
         "error": None,
     }

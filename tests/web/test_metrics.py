@@ -1,11 +1,12 @@
 """Figures for Prometheus."""
 
 import re
+import socket
 
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM
+from actgent import BareAgent, GatewayLimits, ScriptedLLM, ToolCall, tool
 from actgent.support import span_names
 
 ROW = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)')
@@ -126,3 +127,62 @@ def test_labels_are_escaped():
     from actgent.web.metrics import to_row
 
     assert to_row("a", [("b", 'c"' + chr(92) + chr(10))], 1) == r'a{b="c\"\\\n"} 1'
+
+
+async def test_answers_that_grow_and_calls_of_turns_are_counted(serving):
+    """How long the first piece took where somebody reads along, how many tools a turn called, and the journal's transactions."""
+
+    @tool
+    def look(place: str) -> str:
+        """Look."""
+        return f"seen {place}"
+
+    script = [ToolCall("look", {"place": "a"}), ToolCall("look", {"place": "b"}), "found it " * 20, "alone"]
+    agents = [BareAgent("clerk", llm=ScriptedLLM(script, chunk=5, chunk_delay=0.001), tools=[look])]
+    async with serving(agents=agents) as served, served.client() as ada:
+        before = value(await scrape(served), "actgent_journal_bytes")
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        async with ada.stream("GET", "/v1/sessions/s1/events") as stream:
+            reading = stream.aiter_text()
+            assert "retry" in await anext(reading)
+            text = await scrape_until(served, 1, "actgent_http_streams")
+            said = {"content": "look"}
+            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+        text = await scrape_until(served, 1, "actgent_turns_total", outcome="answered")
+        assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
+        assert 0 < value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_sum") < 10
+        assert value(text, "gen_ai_invoke_agent_tool_calls_sum", gen_ai_agent_name="clerk") == 2
+        assert value(text, "gen_ai_invoke_agent_inference_calls_sum") == 3
+        assert value(text, "actgent_journal_commit_seconds_count") > 3
+        assert 0 < value(text, "actgent_journal_commit_seconds_sum") < 10
+        assert value(text, "actgent_journal_bytes") > before + 300
+        await scrape_until(served, 0, "actgent_http_streams")
+        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        text = await scrape_until(served, 2, "actgent_turns_total", outcome="answered")
+        assert value(text, "gen_ai_client_operation_time_to_first_chunk_seconds_count") == 1
+
+
+async def test_readers_that_are_cut_are_counted(serving):
+    """One that takes nothing of a stream, once; one that reads is none."""
+    limits = GatewayLimits(send_seconds=0.3, grace=1)
+    long = BareAgent("clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
+    async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        mute = trio.socket.socket()
+        mute.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        host, port = served.gateway.url.removeprefix("http://").split(":")
+        await mute.connect((host, int(port)))
+        head = f"GET /v1/sessions/s1/events HTTP/1.1\r\nHost: {host}:{port}\r\nAuthorization: Bearer {served.tokens['ada']}\r\n\r\n"
+        await mute.send(head.encode())
+        await scrape_until(served, 1, "actgent_http_streams")
+        for _ in range(30):
+            said = await ada.post(
+                "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+            )
+            assert said.status_code == 200
+        await scrape_until(served, 1, "actgent_http_readers_cut_total")
+        mute.close()
+        assert (
+            value(await scrape_until(served, 0, "actgent_http_streams"), "actgent_http_readers_cut_total")
+            == 1
+        )

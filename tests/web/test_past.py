@@ -5,9 +5,15 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import BareAgent, GatewayLimits, ScriptedLLM, Sender
+from actgent import BareAgent, GatewayLimits, ScriptedLLM, Sender, tool
 from actgent.journal.transfer import load_sessions
 from actgent.web.routes import past
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "seen"
 
 
 @pytest.fixture
@@ -87,6 +93,63 @@ async def test_an_exported_session_is_a_file_of_the_journal(ada, tmp_path):
     file.write_bytes((await ada.get("/v1/sessions/s1/export")).content)
     (exported,) = load_sessions(file)
     assert (exported.session_id, exported.agent, len(exported.records)) == ("s1", "clerk", 11)
+
+
+async def test_a_long_session_is_exported_page_by_page(serving, tmp_path, monkeypatch):
+    """The file is the same, of the size that was told, and never more than a page of records is read at a time."""
+    async with serving() as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for number in range(60):
+            said = {"content": f"{number} \N{SNOWMAN} " + "x" * 2000}
+            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+        journal, asked = served.runtime.journal, []
+        read = journal.read
+
+        async def noted(*arguments, limit, **more):
+            asked.append(limit)
+            return await read(*arguments, limit=limit, **more)
+
+        async def load(*_, **__):
+            pytest.fail("the whole session was read")
+
+        monkeypatch.setattr(type(journal), "read", lambda _, *a, **k: noted(*a, **k))
+        monkeypatch.setattr(type(journal), "load", load)
+        answer = await ada.get("/v1/sessions/s1/export")
+        monkeypatch.undo()
+        records = await journal.load("s1")
+    file = tmp_path / "session"
+    file.write_bytes(answer.content)
+    (exported,) = load_sessions(file)
+    assert exported.records == records
+    assert len(records) > 200
+    assert (max(asked), len(asked)) == (200, 4)
+    assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+async def test_what_the_model_was_shown(serving):
+    """At a record and behind it: the request of the next answer, as today's code makes it; none behind the last."""
+    agents = [BareAgent("clerk", llm=ScriptedLLM(["one", "two"]), tools=[look], system_prompt="Be kind.")]
+    async with serving(agents=agents) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for words in ("first", "second"):
+            said = {"content": words}
+            await ada.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=20"})
+        last = (await ada.get("/v1/sessions/s1")).json()["records"]
+        found = [(await ada.get(f"/v1/sessions/s1/at/{n}/request")).json() for n in range(1, last + 1)]
+        assert (await ada.get("/v1/sessions/s1/at/99/request")).status_code == 404
+    early, late = found[0]["request"], found[5]["request"]
+    words = [
+        [part["text"] for each in shown["messages"] for part in each["parts"]] for shown in (early, late)
+    ]
+    assert words == [["first"], ["first", "one", "second"]]
+    assert ("Be kind." in early["system"], early["tools"][0]["name"], early["is_same_prompt"]) == (
+        True,
+        "look",
+        True,
+    )
+    answers = [each["request"] and each["request"]["answer"] for each in found]
+    assert (answers[0], answers[3], answers[4]) == (4, 4, late["answer"])
+    assert found[-1]["request"] is None
 
 
 async def test_lists_over_all_sessions_are_of_the_owner(served, ada):

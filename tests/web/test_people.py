@@ -41,6 +41,34 @@ async def test_a_decision_lets_the_turn_go_on(ada, body, said):
     assert (await ada.get("/v1/approvals")).json()["items"] == []
 
 
+async def test_approvals_come_oldest_first(serving):
+    """Whatever their sessions are called, page by page, and so does one that was asked meanwhile."""
+    async with serving() as served, served.client() as ada, served.client("bob") as bob:
+        asked = []
+        for client, name in ((ada, "s9"), (bob, "s5"), (ada, "s1"), (ada, "s4")):
+            await client.put(f"/v1/sessions/{name}", json={"agent": "clerk", "mode": "act"})
+            said = {"content": "deploy"}
+            await client.post(f"/v1/sessions/{name}/messages", json=said, headers={"prefer": "wait=20"})
+            asked.append(name)
+        # A message that waits behind the question changes the session, and not how long it waits.
+        await ada.post("/v1/sessions/s9/messages", json={"content": "and?"})
+        found, after = [], {}
+        while True:
+            page = (await ada.get("/v1/approvals", params={"limit": 1, **after})).json()
+            found += [each["session_id"] for each in page["items"]]
+            if page["next"] is None:
+                break
+            after = {"after": page["next"]}
+        assert found == ["s9", "s1", "s4"]
+        (first, *_) = (await ada.get("/v1/approvals")).json()["items"]
+        await ada.post(f"/v1/approvals/{first['id']}/decision", json={"reject": "no"})
+        async with served.client("root") as root:
+            all_left = (await root.get("/v1/approvals?agent=clerk")).json()["items"]
+            assert [each["session_id"] for each in all_left][:3] == ["s5", "s1", "s4"]
+            assert (await root.get("/v1/approvals?agent=helper")).json()["items"] == []
+            assert (await root.get("/v1/approvals?after=bad")).status_code == 422
+
+
 async def test_a_decision_counts_once(ada):
     """A second one is a conflict, an unknown one is not there, and what does not fit leaves it waiting."""
     (waiting,) = (await ada.get("/v1/approvals")).json()["items"]

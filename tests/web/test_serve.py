@@ -1,15 +1,21 @@
 """`actgent serve` and `actgent token`, as processes."""
 
+import json
 import random
 import re
+import shlex
+import shutil
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import httpx2
 import pytest
 
+GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 TEAM = """
 from actgent import BareAgent, ScriptedLLM
 clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: "WORDS"))
@@ -220,3 +226,65 @@ def test_help_is_quick():
         [sys.executable, "-c", code], capture_output=True, check=True, cwd=Path(__file__).parents[2]
     )
     assert b"--tokens" in done.stdout
+
+
+def test_a_service_manager_is_told(team, tmp_path, monkeypatch):
+    """That it is ready when it answers, and that it stops, by the socket that the manager names."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        process, url = serve(team)
+        assert manager.recv(100) == b"READY=1"
+        assert httpx2.get(f"{url}/v1/health/ready").status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert manager.recv(100) == b"STOPPING=1"
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+
+
+def _commands():
+    """The command lines of `actgent` that the guides to deploying and securing have."""
+    for name in ("deployment.md", "securing.md"):
+        for line in (GUIDES / name).read_text(encoding="utf-8").splitlines():
+            entry = re.fullmatch(r"ENTRYPOINT (\[.*\])", line)
+            words = (
+                json.loads(entry[1])
+                if entry
+                else shlex.split(line)
+                if "actgent " in line and not set(line) & set("|`")
+                else []
+            )
+            places = [
+                place for place, word in enumerate(words) if word.rpartition("/")[2].endswith("actgent")
+            ]
+            if places and words[places[0] + 1 : places[0] + 2] and words[0][:1] != "-":
+                yield words[places[0] + 1 :]
+
+
+def test_the_guides_name_options_that_there_are(commands):
+    """Each command line of a unit, a container and a shell there is one of the commands with its options."""
+    from actgent.cli.main import app
+
+    found = [words for words in _commands() if words[0] in ("serve", "token", "new", "check", "webhooks")]
+    assert {words[0] for words in found} >= {"serve", "token", "new", "check"}
+    assert len(found) >= 7
+    for words in found:
+        command, _, _ = app.parse_args(words, print_error=False, exit_on_error=False)
+        assert callable(command), words
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path):
+    """As `systemd-analyze verify` has it, but for programs and users that are not on this machine."""
+    if (analyze := shutil.which("systemd-analyze")) is None:
+        pytest.skip("there is no systemd-analyze on this machine")
+    text = (GUIDES / "deployment.md").read_text(encoding="utf-8")
+    (unit,) = re.findall(r"```ini\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "desk.service").write_text(unit.replace("/srv/desk/.venv/bin/actgent", sys.executable))
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(tmp_path / "desk.service")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if "desk.service" in line]
+    assert ours == []

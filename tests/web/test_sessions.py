@@ -1,5 +1,7 @@
 """Sessions over HTTP."""
 
+import base64
+
 
 async def test_a_session_is_made_once(served):
     """The same PUT again changes nothing, another body of the same id is refused."""
@@ -67,7 +69,8 @@ async def test_lists_go_page_by_page(served):
 async def test_a_cursor_of_ones_own_making_is_refused(served):
     """`after` is what a page gave, and nothing else."""
     async with served.client() as ada:
-        for after in ("x", "W10", "WzEsMiwzXQ", "bnVsbA", "%F0"):
+        with_zero = base64.urlsafe_b64encode(b'[1.0,"a\\u0000","b"]').decode().rstrip("=")
+        for after in ("x", "W10", "WzEsMiwzXQ", "bnVsbA", "%F0", with_zero):
             refused = await ada.get(f"/v1/sessions?after={after}")
             assert refused.status_code in (400, 422), after
 

@@ -10,7 +10,9 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
 from actgent.testing import assert_no_leaks
-from actgent.web.streaming.streams import MAX_FRAMES, Frames, frame, write_all
+from actgent.web.server.framing import chunked
+from actgent.web.streaming import tails
+from actgent.web.streaming.streams import MAX_FRAMES, Frames, Piece, StreamWriter, frame
 
 
 class Events:
@@ -265,7 +267,10 @@ async def test_who_comes_in_the_middle_of_an_answer_gets_all_of_it(serving):
             while not len(served.gateway.app.inside.tails):
                 await trio.testing.wait_all_tasks_blocked(0.05)
             await ada.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
-            await read(ada, path, late, "growing")
+            with trio.fail_after(60):
+                while not early.grown:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await read(ada, path, late, "growing")
             go.set()
     (grown,) = [data for name, data in late.grown if name == "growing"]
     assert (grown["text"], grown["begin"], grown["turn"]) == ("Good day, ", 0, "m1")
@@ -329,15 +334,15 @@ async def test_who_was_cut_off_costs_nothing_more(serving):
     long = BareAgent(name="clerk", llm=ScriptedLLM(["x" * 200_000] * 30), grace=0)
     async with serving(limits=limits, agents=[long]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        mute, tails = await mute_reader(served), served.gateway.app.inside.tails
+        mute, inside = await mute_reader(served), served.gateway.app.inside
         with trio.fail_after(150):
-            while not len(tails):
+            while not len(inside.tails):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             for _ in range(30):
                 body = {"content": "x"}
                 said = await ada.post("/v1/sessions/s1/messages", json=body, headers={"prefer": "wait=20"})
                 assert said.status_code == 200
-            while len(tails):
+            while len(inside.tails):
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert served.gateway.connections == 2
     mute.close()
@@ -357,27 +362,34 @@ async def test_who_takes_nothing_does_not_hold_up_the_end(serving):
     mute.close()
 
 
-async def test_what_follows_soon_is_sent_together(autojump_clock):
-    """The first goes out at once, what comes within a moment in one piece with others; much, and the end, does not wait."""
-    frames, sent = Frames(), []
-    frames.is_live = True
-    begun = trio.current_time()
+async def test_what_follows_soon_is_sent_together(serving):
+    """The first event of a turn goes out at once, what comes within a moment in one piece with others."""
+    words = ScriptedLLM(["word " * 400], chunk=5, chunk_delay=0)
+    agents = [BareAgent(name="clerk", llm=words)]
+    async with serving(agents=agents) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        inside, pieces = served.gateway.app.inside, []
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(read, ada, "/v1/sessions/s1/events", Events(), "ended")
+            while sum(len(tail.readers) for tail in inside.tails._tails.values()) < 2:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            put = Frames.put
 
-    async def write(data):
-        sent.append((round(trio.current_time() - begun, 3), len(data)))
+            def noted(self, piece):
+                pieces.append(piece)
+                return put(self, piece)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(write_all, frames, write)
-        for _ in range(4):
-            frames.put(b"x")
-            await trio.sleep(0.01)
-        await trio.sleep(1)
-        frames.put(b"x")
-        await trio.sleep(0.01)
-        frames.put(b"y" * 600_000)
-        await trio.sleep(0.01)
-        frames.end(b"z")
-    assert sent == [(0, 1), (0.05, 3), (1.04, 1), (1.05, 600_000), (1.06, 1)]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Frames, "put", noted)
+                await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+                with trio.fail_after(30):
+                    while not any(b"event: ended" in piece.data for piece in pieces):
+                        await trio.testing.wait_all_tasks_blocked(0.01)
+    told = list(dict.fromkeys(pieces))
+    assert len(pieces) == 2 * len(told)
+    assert len(told) < 20
+    assert b"".join(piece.data for piece in told).count(b"event: ended") == 1
 
 
 async def test_changes_of_ones_own_sessions_are_watched(serving):
@@ -406,22 +418,69 @@ async def test_changes_of_ones_own_sessions_are_watched(serving):
     assert theirs.grown == []
 
 
-def test_what_waits_for_a_reader_is_bounded():
+class Held:
+    """A connection that takes as many bytes at once as it is told, and keeps all that it got."""
+
+    def __init__(self, room=0):
+        self.room, self.got, self.is_cut = room, b"", False
+
+    def send_now(self, data):
+        taken = data[: self.room]
+        self.room -= len(taken)
+        self.got += taken
+        return len(taken)
+
+    async def send_all(self, data):
+        await trio.lowlevel.checkpoint()
+        self.got += data
+
+
+def piece_of(text, number=None):
+    return Piece([(number, text)])
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_what_waits_for_a_reader_is_bounded(size):
     """Beyond so many frames, or so many bytes, there is `lagged` and the end, and nothing more is kept."""
-    for size in (10, 300_000):
-        frames = Frames()
-        frames.is_live = True
-        for number in range(MAX_FRAMES * 3):
-            frames.put(b"x" * size, number + 1)
-        taken = trio.run(frames.take)
-        assert taken.endswith(frame("lagged", {}))
-        assert len(taken) <= 1_000_100
-        assert trio.run(frames.take) is None
+    wire = StreamWriter(None, Held())
+    frames = Frames(wire)
+    frames.is_live = True
+    taken = [frames.put(piece_of(b"x" * size, number + 1)) for number in range(MAX_FRAMES * 3)]
+    assert taken.index(False) == (MAX_FRAMES if size == 10 else 3)
+    assert await frames.take() == chunked(frame("lagged", {}))
+    assert await frames.take() is None
+    assert wire.is_cut
 
 
-async def test_a_quiet_stream_says_that_it_is_there(autojump_clock):
-    """Where nothing happens there is a comment every 15 s."""
-    frames = Frames()
-    start = trio.current_time()
-    assert await frames.take() == b": alive\n\n"
-    assert trio.current_time() - start == pytest.approx(15)
+@pytest.mark.parametrize("room", [0, 1, 7, 12, 13, 40, 10_000])
+async def test_what_a_socket_does_not_take_at_once_follows(room):
+    """Each piece is whole and in its order, where the connection takes all of it, some of it or nothing."""
+    held = Held(room)
+    frames = Frames(StreamWriter(None, held))
+    frames.is_live = True
+    pieces = [piece_of(b"number %d" % number, number) for number in range(1, 6)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(frames.write_all)
+        await trio.testing.wait_all_tasks_blocked()
+        for piece in pieces:
+            frames.put(piece)
+            if piece.last % 2:
+                await trio.testing.wait_all_tasks_blocked()
+        frames.put(pieces[2])  # comes twice
+        frames.end(b"bye")
+    assert held.got == b"".join(piece.chunk for piece in pieces) + chunked(b"bye")
+
+
+async def test_a_quiet_stream_says_that_it_is_there(serving, monkeypatch):
+    """Where nothing happens there is a comment, again and again."""
+    monkeypatch.setattr(tails, "ALIVE", 0.5)
+    monkeypatch.setattr(tails, "LOOK", 0.1)
+    async with serving() as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        with trio.fail_after(30):
+            async with ada.stream("GET", "/v1/sessions/s1/events") as stream:
+                said = ""
+                async for text in stream.aiter_text():
+                    said += text
+                    if said.count(": alive\n\n") == 3:
+                        break

@@ -1,16 +1,21 @@
 """`actgent top` and `actgent watch`: of a server that runs, of one that comes back, and of a journal beside its owner."""
 
+import io
 import json
 import os
 import re
+import subprocess
 import sys
 from functools import partial
 
 import pexpect
 import pytest
 import trio
+from rich.console import Console
+from rich.text import Text
 
-from actgent import BareAgent, ScriptedLLM
+from actgent import BareAgent, ScriptedLLM, Webhook, new_webhook_secret
+from actgent.cli.serving.columns import fitted
 
 COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
 
@@ -52,8 +57,35 @@ async def test_a_session_is_watched_alike_at_a_server_and_in_a_journal(serving, 
         (each["id"], each["event"]) for each in page.json()["items"]
     ]
     assert [json.loads(line) for line in later.splitlines()] == [row for row in rows if row["id"] > 2]
-    assert re.search(r"^ +2  message   ada: good \\x1b\[31mday$", lines, re.MULTILINE), lines
-    assert re.search(r"^ +\d+  reply     you said: good", lines, re.MULTILINE)
+    assert re.search(r"^ +2  \d\d:\d\d:\d\d  message   ada: good \\x1b\[31mday$", lines, re.MULTILINE), lines
+    assert re.search(r"^ +\d+  \d\d:\d\d:\d\d  reply     you said: good", lines, re.MULTILINE)
+
+
+async def test_given_up_webhooks_are_listed_and_sent_again(serving, receiving):
+    """By their ids, which the list has; then the list is empty."""
+    status = [503]
+    with receiving(lambda *_: status[0]) as receiver:
+        webhook = Webhook(
+            receiver.url, secrets=[new_webhook_secret()], allow=["127.0.0.1"], pause=0.01, patience=0.01
+        )
+        async with serving(notify=[webhook]) as served, served.client() as ada, served.client("root") as root:
+            at = {"token": served.tokens["root"]}, ("--at", served.gateway.url)
+            assert "0 given up" in await run("webhooks", "list", *at[1], **at[0])
+            await say(ada)
+            with trio.fail_after(30):
+                while not (await root.get("/v1/webhooks")).json()["items"][0]["failed"]:  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+            await run("webhooks", "list", *at[1], **at[0], code=1)
+            wrong = await run("webhooks", "redeliver", "msg_none", *at[1], **at[0], code=1)
+            assert "msg_none was not given up" in wrong
+            status[0] = 204
+            assert "1 sent again" in await run("webhooks", "redeliver", *at[1], **at[0])
+            with trio.fail_after(30):
+                while (await root.get("/v1/webhooks")).json()["items"][0]["failed"]:  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+            refused = await run("webhooks", "list", *at[1], token=served.tokens["ada"], code=1)
+            assert "403" in refused
+    assert len(receiver.got) == 1
 
 
 async def test_a_watched_session_is_shown_to_its_end(serving, tmp_path):
@@ -76,7 +108,7 @@ async def test_a_watched_session_is_shown_to_its_end(serving, tmp_path):
         numbers = [int(found) for found in re.findall(r"^ +(\d+)  ", text, re.MULTILINE)]
         assert numbers == sorted(set(numbers))
         assert "ada: more" in text
-        assert text.splitlines()[-1].split()[1] == "closed"
+        assert text.splitlines()[-1].split()[2] == "closed"
 
 
 async def test_a_watch_goes_on_over_a_restart_of_the_server(serving, tmp_path):
@@ -196,7 +228,78 @@ async def test_a_server_that_is_not_there_or_refuses_is_named(serving):
     """In a sentence, not a trace."""
     gone = await run("top", "--at", "http://127.0.0.1:1", token="act_x", code=1)
     assert "does not answer (ConnectError)" in gone
+    assert "look whether `actgent serve` runs there" in gone
+    gone = await run("watch", "s1", "--once", "--at", "127.0.0.1:1", token="act_x", code=1)
+    assert "http://127.0.0.1:1 does not answer" in gone
     async with serving() as served:
         at = ("--at", served.gateway.url)
-        assert "401" in await run("top", *at, token="act_x", code=1)
-        assert "404" in await run("watch", "nothing", *at, token=served.tokens["ada"], code=1)
+        assert "does not know this token (401)" in await run("top", *at, token="act_x", code=1)
+        missing = await run("watch", "nothing", *at, token=served.tokens["ada"], code=1)
+        assert f"no session 'nothing' at {served.gateway.url}" in missing
+
+
+@pytest.mark.parametrize("form", ["{host}", "{url}/", "{url}/v1", "{url}/#key=once_x", "{url}"])
+async def test_an_address_is_taken_as_it_was_printed(serving, form):
+    """With and without `http://`, the API's and the dashboard's: all are the same server."""
+    async with serving() as served:
+        url = served.gateway.url
+        at = form.format(url=url, host=url.removeprefix("http://"))
+        assert "clerk" in await run("top", "--once", "--at", at, token=served.tokens["root"])
+
+
+ROW = {"agent": "researcher-with-a-long-name", "inbox": "12/1000", "people": "3", "spent": "$12.3456"}
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (80, {*ROW}),
+        (39, {*ROW}),
+        (38, {"agent", "inbox", "people"}),
+        (29, {"agent", "inbox", "people"}),
+        (28, {"agent", "inbox"}),
+    ],
+)
+def test_figures_are_whole_or_not_there(width, columns):
+    """A narrow terminal has fewer columns and shorter names; no figure is cut, and no line is longer than the terminal."""
+    out = io.StringIO()
+    table = fitted([{name: Text(value) for name, value in ROW.items()}], width, ("spent", "people"))
+    Console(file=out, width=width).print(table)
+    head, row = out.getvalue().splitlines()
+    assert set(head.split()) == columns
+    assert all(len(line.rstrip()) <= width for line in (head, row))
+    figures = row.split()[1:]
+    assert figures == [ROW[name] for name in ROW if name in columns and name != "agent"]
+    assert ROW["agent"].startswith(row.split()[0].rstrip("…"))
+
+
+async def test_a_lost_server_is_told_once(serving, tmp_path):
+    """However often it is tried again; and when it answers again."""
+    journal, tokens = f"sqlite:///{tmp_path}/a.db", tmp_path / "tokens.toml"
+    secret = write_token(tokens)
+    complaints = tmp_path / "complaints"
+    async with serving(journal=journal, tokens=tokens) as served, served.client() as ada:
+        bind = served.gateway.url.removeprefix("http://")
+        ada.headers["authorization"] = f"Bearer {secret}"
+        await say(ada, "one")
+        command = [*COMMAND, "watch", "s1", "--at", bind]
+        with complaints.open("wb") as file:
+            env = {**os.environ, "ACTGENT_TOKEN": secret}
+            process = await trio.lowlevel.open_process(
+                command, stdout=subprocess.DEVNULL, stderr=file, env=env
+            )
+    try:
+        with trio.fail_after(60):
+            while "trying again" not in complaints.read_text():  # noqa: ASYNC110 - a process writes it
+                await trio.sleep(0.05)
+            await trio.sleep(2)  # it is tried twice meanwhile
+            async with serving(journal=journal, bind=bind, tokens=tokens) as served, served.client() as ada:
+                ada.headers["authorization"] = f"Bearer {secret}"
+                await say(ada, "two")
+                while "answers again" not in complaints.read_text():  # noqa: ASYNC110 - as above
+                    await trio.sleep(0.05)
+                told = complaints.read_text()
+    finally:
+        process.kill()
+        await process.wait()
+    assert [told.count(words) for words in ("trying again", "answers again")] == [1, 1]

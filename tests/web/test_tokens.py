@@ -1,10 +1,15 @@
 """Tokens, and the file that holds their digests."""
 
 import stat
+import time
+from contextlib import suppress
 
+import httpx2
 import pytest
+import trio
 
 from actgent import AccessToken, ConfigurationError
+from actgent.web import tokens
 from actgent.web.tokens import TokenStore, new_token, read_tokens, token_digest, write_tokens
 
 ROW = '[[token]]\nname = "ci"\nowner = "ada"\nscopes = ["chat"]\ndigest = "sha256:' + "0" * 64 + '"\n'
@@ -33,8 +38,6 @@ async def test_a_token_ends_at_its_date():
 
 async def test_a_changed_file_is_read_again(tmp_path, autojump_clock):
     """A token that is taken out is refused a second later; a broken file leaves all as it was."""
-    import trio
-
     file = tmp_path / "tokens.toml"
     secret, token = new_token("a", owner="ada", scopes=("read",))
     write_tokens(file, [token])
@@ -99,3 +102,39 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path):
     with pytest.raises(OSError, match="tokens"):
         write_tokens(folder / "tokens.toml", [])
     assert [each.name for each in folder.iterdir()] == ["tokens.toml"]
+
+
+async def stream_of(served, name, ended):
+    async with served.client(name) as client:
+        await client.put(f"/v1/sessions/of-{name}", json={"agent": "clerk"})
+        with suppress(httpx2.HTTPError):
+            async with client.stream("GET", f"/v1/sessions/of-{name}/events") as stream:
+                async for _ in stream.aiter_bytes():
+                    ended.append("begun")
+        ended.append("ended")
+
+
+async def test_a_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
+    """One whose token is taken out of the file, or whose date has come; others go on, and requests are refused."""
+    monkeypatch.setattr(tokens, "WATCHED", 0.1)
+    monkeypatch.setattr(tokens, "LOOKED_AT", 0.0)
+    file, made = tmp_path / "tokens.toml", {}
+    for name in ("kept", "gone", "short"):
+        expires = time.time() + 3 if name == "short" else None
+        made[name] = new_token(name, owner=name, scopes=("chat",), expires=expires)
+    write_tokens(file, [token for _, token in made.values()])
+    ends = {name: [] for name in made}
+    async with serving(tokens=file) as served, trio.open_nursery() as nursery:
+        served.tokens.update({name: secret for name, (secret, _) in made.items()})
+        for name, ended in ends.items():
+            nursery.start_soon(stream_of, served, name, ended)
+        with trio.fail_after(30):
+            while not all(ends.values()):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            write_tokens(file, [token for name, (_, token) in made.items() if name != "gone"])
+            while {name for name, ended in ends.items() if "ended" in ended} != {"gone", "short"}:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            for name, status in (("kept", 200), ("gone", 401), ("short", 401)):
+                async with served.client(name) as client:
+                    assert (await client.get("/v1/agents")).status_code == status
+        nursery.cancel_scope.cancel()

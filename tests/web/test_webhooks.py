@@ -43,8 +43,9 @@ def hook(receiver, **options):
 
 
 @asynccontextmanager
-async def told(serving, receiver, *more, **options):
-    async with serving(notify=[hook(receiver, **options), *more]) as served, served.client() as ada:
+async def told(serving, receiver, *more, journal="memory:", **options):
+    notify = [hook(receiver, **options), *more]
+    async with serving(notify=notify, journal=journal) as served, served.client() as ada:
         yield served, ada
 
 
@@ -161,6 +162,72 @@ async def test_what_is_never_taken_is_listed_as_failed(serving, receiving):
             assert [each["session_id"] for each in failed] == ["s1"]
             assert failed[0]["reason"] == "it answered 503"
             assert (await ada.get("/v1/webhooks")).status_code == 403
+
+
+async def test_what_was_given_up_is_sent_again(serving, receiving):
+    """Named or all of it, each under its id, once; what is taken is listed no more, what is not stays, each once."""
+    down = {"s1", "s2", "s3"}
+
+    def behave(receiver, body):
+        return 503 if body["data"]["session_id"] in down else 204
+
+    with receiving(behave) as receiver:
+        async with told(serving, receiver, patience=0.05) as (served, ada), served.client("root") as root:
+            for session in sorted(down):
+                await say(ada, session, "hello")
+            with trio.fail_after(30):
+                while len(failed := await given_up(served)) < 3:  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+            (place,) = (each["id"] for each in (await root.get("/v1/webhooks")).json()["items"])
+            by_session = {each["session_id"]: each["webhook_id"] for each in failed}
+            down -= {"s1", "s2"}
+            path = f"/v1/webhooks/{place}/redelivery"
+            sent = await root.post(path, json={"webhook_ids": [by_session["s1"]]})
+            assert (sent.status_code, [each["session_id"] for each in sent.json()["items"]]) == (202, ["s1"])
+            await until(lambda: len(receiver.got) == 1)
+            assert receiver.got[0][0]["webhook-id"] == by_session["s1"]
+            unknown = await root.post(path, json={"webhook_ids": [by_session["s1"], "msg_none"]})
+            assert (unknown.status_code, unknown.json()["webhook_ids"][-1]) == (404, "msg_none")
+            for _ in range(2):
+                assert (await root.post(path, json={})).status_code == 202
+            await until(lambda: len(receiver.got) == 2)
+            await until(lambda: receiver.tried.count(by_session["s3"]) > 3)
+            with trio.fail_after(30):
+                while [each["session_id"] for each in await given_up(served)] != ["s3"]:  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+            await served.runtime.delete_session("s3", agent="clerk")
+            await root.post(path, json={})
+            with trio.fail_after(30):
+                while await given_up(served):  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+            assert (await ada.post(path, json={})).status_code == 403
+            assert (await root.post("/v1/webhooks/none/redelivery", json={})).status_code == 404
+    assert Counter(headers["webhook-id"] for headers, _ in receiver.got) == {
+        by_session["s1"]: 1,
+        by_session["s2"]: 1,
+    }
+
+
+async def test_what_was_given_up_is_sent_again_after_a_restart(serving, receiving, tmp_path):
+    """The list stands in the journal; what is taken is not there after a further start either."""
+    journal, status = f"sqlite:///{tmp_path}/j.db", [503]
+    with receiving(lambda *_: status[0]) as receiver:
+        async with told(serving, receiver, patience=0.02, journal=journal) as (served, ada):
+            await say(ada, "s1")
+            with trio.fail_after(30):
+                while not await given_up(served):  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+        status[0] = 204
+        async with told(serving, receiver, journal=journal) as (served, _), served.client("root") as root:
+            (hook_now,) = (await root.get("/v1/webhooks")).json()["items"]
+            await root.post(f"/v1/webhooks/{hook_now['id']}/redelivery", json={})
+            await until(lambda: len(receiver.got) == 1)
+            with trio.fail_after(30):
+                while await given_up(served):  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+        async with told(serving, receiver, journal=journal) as (served, _):
+            assert await given_up(served) == []
+    assert len(receiver.got) == 1
 
 
 async def test_no_inner_address_is_told_unless_it_is_opened(serving, receiving):

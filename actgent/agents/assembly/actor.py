@@ -7,6 +7,9 @@ from actgent.actors.ref import Address
 from actgent.agents.session import Session, SessionServices, held_by
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
+from actgent.database.database import Database
+from actgent.llm.models import resolve_model
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import Memory
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor
@@ -72,8 +75,8 @@ def build_actor(
         events=runtime.stream,
         timers=timers,
         journal=runtime.journal,
-        epoch=runtime.epoch,
         memory=core.memory,
+        drains=runtime.drains,
         on_ended=runtime.note_ended,
     )
     return AgentActor(
@@ -96,13 +99,14 @@ def build_opener(
     on_busy: OnBusy,
     on_session: Sequence[OnSession],
     deps: AgentDeps,
+    database: Database | None,
 ) -> SessionOpener:
     """Build what opens the sessions of an actor, and connect what is below it with what is above."""
     intake = Intake(actor.lifecycle, actor.propagation, actor.core.guards)
     opener = SessionOpener(
         actor,
         intake,
-        partial(_face, SessionServices(actor, intake, runtime.delegation, deps.shared)),
+        partial(_face, SessionServices(actor, intake, runtime.delegation, deps.shared, database)),
         runtime.agents.trees,
         runtime.agents.starting,
         reducers,
@@ -123,9 +127,10 @@ def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionCont
     from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
 
     core = actor.core
+    own: ModelLike | str | None = getattr(core.memory, "llm", None)
     maker = SummaryMaker(
         agent=actor.name,
-        llm=getattr(core.memory, "llm", None) or core.models.models["default"],
+        llm=core.models.models["default"] if own is None else resolve_model(own),
         start_soon=actor.runner.start_soon,
         spending=core.models.spending,
         budget_of=accounts.beside,

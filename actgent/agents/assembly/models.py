@@ -7,13 +7,14 @@ import attrs
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
+from actgent.llm.wrapped.adapters import ModelLike
 
 
 @attrs.define(eq=False)
 class AgentModels:
     """The models by role; `default` is the one that answers where a protocol asks for no other."""
 
-    named: dict[str, LLM | LLMSettings | str]
+    named: dict[str, ModelLike | LLMSettings | str]
     """As the program wrote them."""
     clients: dict[str, LLM] | None = None
     """None once the agent has stopped, until it starts again."""

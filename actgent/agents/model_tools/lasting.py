@@ -8,6 +8,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.memory.lasting import LastingMemories
 from actgent.sessions.handlers import Handler
+from actgent.tools.adapters import ToolShape
 from actgent.tools.base import Tool
 from actgent.toolsets.toolset import Toolset
 
@@ -19,13 +20,13 @@ BEFORE_ANSWER = 1_000
 class Lasting:
     """An agent's tools with those of its memories, and what else they bring."""
 
-    tools: Sequence[Tool[Any] | Toolset]
+    tools: Sequence[Tool[Any] | ToolShape | Toolset]
     queries: Sequence[tuple[Handler, bool]] = ()
     """As `Hooks` has them."""
 
 
 def lasting_of(
-    tools: Iterable[Tool[Any] | Toolset],
+    tools: Iterable[Tool[Any] | ToolShape | Toolset],
     memories: LastingMemories | None,
     recall_before_answer: bool | int,  # noqa: FBT001 - an option of the agent
 ) -> Lasting:

@@ -78,6 +78,8 @@ def address(opener: SessionOpener, session: Session | None) -> SessionContext:
 async def send(opener: SessionOpener, said: Question, context: SessionContext, future: TurnFuture) -> None:
     """Put what is said into the agent's inbox; a fresh session is begun with it."""
     async with opener.beginning(context) if said.session is None else nullcontext():
-        message = question_to(context, said.content, said.sender, said.priority, said.message_id)
+        message = question_to(
+            context, said.content, said.sender, said.priority, said.message_id, metadata=said.metadata
+        )
         once = said.message_id is not None
         await opener.intake.accept(context, message, once=once, future=future)

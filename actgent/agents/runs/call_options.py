@@ -1,5 +1,6 @@
 """The options of one run: the agent's own, but for what its caller gave."""
 
+from collections.abc import Collection
 from typing import Any, Self
 
 import attrs
@@ -11,7 +12,8 @@ from actgent.control.arguments import check_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.protocols.base import Profile, Protocol
-from actgent.protocols.prompt_layers import Prompt, to_layer
+from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
+from actgent.protocols.prompts import PromptManager
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.sessions.waiting.turn_options import turn_options
 from actgent.structured.output import output_of
@@ -24,8 +26,10 @@ class RunDefaults:
     profile: Profile
     protocol: Protocol
     """Without a form of its answers that the agent declares."""
-    system_prompt: str
+    prompts: PromptManager
     agent_deps: AgentDeps
+    roles: Collection[str] = attrs.field(default=(), kw_only=True)
+    """Of the agent's models."""
     options: CallOptions = attrs.field(kw_only=True)
     """Those of the agent."""
 
@@ -42,6 +46,7 @@ class RunDefaults:
         self,
         output: Any,
         *,
+        model: str | None = None,
         temperature: float | None,
         max_tokens: int | None,
         prompt: Prompt | None = None,
@@ -59,6 +64,8 @@ class RunDefaults:
         base = self.options
         check_call(temperature=temperature, max_tokens=max_tokens)
         check_limits(limits)
+        if model is not None and model not in self.roles:
+            raise ConfigurationError(f"model={model!r}: the agent has no such model, add it to models=")
         if not isinstance(session, Session | None):
             raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
@@ -66,11 +73,12 @@ class RunDefaults:
         below = context_of(session).conversation.system if session is not None else None
         system = None
         if layer is not None and not at_end:
-            system = layer.apply(self.system_prompt if below is None else below, self.profile)
+            system = layer.apply(self._standing(layer) if below is None else below, self.profile)
         tail = layer.render(self.profile) if layer is not None and at_end else ""
         form = None if output is None else output_of(output)
         return CallOptions(
             protocol=base.protocol if form is None else self.protocol.with_output(form),
+            model=model,
             temperature=base.temperature if temperature is None else temperature,
             max_tokens=base.max_tokens if max_tokens is None else max_tokens,
             system=system,
@@ -79,6 +87,7 @@ class RunDefaults:
             deps=self.checked(deps),
             journal_form=turn_options(
                 form,
+                model=model,
                 temperature=temperature,
                 max_tokens=max_tokens,
                 system=system,
@@ -89,7 +98,23 @@ class RunDefaults:
 
     def layered(self, prompt: Prompt | None) -> str | None:
         """Return the system prompt of a session with a layer of its own; None without one."""
-        return None if prompt is None else to_layer(prompt).apply(self.system_prompt, self.profile)
+        if prompt is None:
+            return None
+        layer = to_layer(prompt)
+        return layer.apply(self._standing(layer), self.profile)
+
+    def _standing(self, layer: PromptLayer) -> str:
+        """The system prompt that a layer is laid round.
+
+        Raises:
+            ConfigurationError: each session has one of its own, which changes.
+        """
+        if self.prompts.live is not None and layer.mode != "replace":
+            raise ConfigurationError(
+                "the agent's prompt says session, state or memory, so that it changes: nothing can be laid round it but by "
+                'the agent itself; take PromptLayer(..., mode="replace")'
+            )
+        return self.prompts.system_prompt()
 
     def checked(self, deps: Any) -> Any:
         """Return the deps of one session or run.

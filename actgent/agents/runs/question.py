@@ -1,5 +1,8 @@
 """What is said to an agent by someone who waits for what comes of it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import attrs
 
 from actgent.agents.session import Session
@@ -30,6 +33,7 @@ class Question:
     message_id: str | None = None
     timeout: float | None = None
     """Seconds within which it is answered; None is without end."""
+    metadata: Mapping[str, Any] | None = None
 
     def __attrs_post_init__(self) -> None:
         check_id("message_id", self.message_id)

@@ -1,6 +1,6 @@
 """The agent of the `steps` protocol: it plans, takes steps with tools, and gives a final answer."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Literal, Unpack, overload
 
@@ -135,7 +135,9 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         sender: Sender | str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
         message_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would not stop the turn
+        model: str | None = None,
         prompt: Prompt | None = None,
         output: Any = None,
         temperature: float | None = None,
@@ -149,6 +151,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         """
         options = self._defaults.options_for(
             output,
+            model=model,
             temperature=temperature,
             max_tokens=max_tokens,
             prompt=prompt,
@@ -158,7 +161,7 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         )
         reader = TurnReader[Delivery | StepsEvent](STREAM_CAPACITY)
         future = StepsTurnStream(options, reader=reader)
-        said = Question(content, session, sender, priority, message_id, timeout)
+        said = Question(content, session, sender, priority, message_id, timeout, metadata)
         async with read_along(await self._await_opener(), said, future, reader):
             yield reader
 

@@ -2,7 +2,7 @@
 
 from .coming import Outlook, foresee
 from .replaying import Difference, Recording, compare_session
-from .showing import ShownRequest, show_request
+from .showing import ShownRequest, show_next_request, show_request
 
 __all__ = [
     "Difference",
@@ -11,5 +11,6 @@ __all__ = [
     "ShownRequest",
     "compare_session",
     "foresee",
+    "show_next_request",
     "show_request",
 ]

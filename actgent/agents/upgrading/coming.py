@@ -162,6 +162,8 @@ def _text_answer(
 def _prompt_change(agent: Agent, context: SessionContext, records: Sequence[Record]) -> str:
     """Return a warning if prompt or tools differ from those of the last model call; empty if they do not."""
     last = next((each.prompt for each in reversed(records) if isinstance(each, Said) and each.prompt), "")
-    system = agent.system_prompt if context.conversation.system is None else context.conversation.system
+    system = context.conversation.system
+    if system is None:
+        system = agent.prompts.session_prompt(context, context.conversation.view)
     now = agent.prompts.fingerprint(system, agent.tools.specs())
     return "" if last in ("", now) else "its prompt or its tools are other ones"

@@ -109,11 +109,23 @@ async def compare_session(
         SessionNotFound: the journal has no such session.
         JournalError: it cannot be read.
     """
+    recording, found = await recorded(runtime, session_id, agent=agent, to=to)
+    return await recording.compare(found)
+
+
+async def recorded(
+    runtime: Runtime, session_id: str, *, agent: str | None = None, to: int | None = None
+) -> tuple[Recording, Agent]:
+    """A session of a runtime as a recording, and its agent as it runs there.
+
+    Raises:
+        ConfigurationError, NotRunning, SessionNotFound, JournalError: see `compare_session`.
+    """
     key, records = await runtime.read_session(session_id, agent=agent, to=to)
     found = runtime.agents.agent(key.agent)
     if not isinstance(found, Agent):
         raise NotRunning(key.agent)
-    return await Recording(session_id, key.agent, records).compare(found)
+    return Recording(session_id, key.agent, records), found
 
 
 # --- the script ---------------------------------------------------------------------------
@@ -332,21 +344,19 @@ def _compared(
 ) -> Difference | None:
     """The first difference of a replay; a recording that is unfinished may go on."""
     told = prompts and all(r.prompt for r in records if isinstance(r, Said) and r.stop)
-    recorded = list(_lines(records, _states_after_turns(records), with_prompts=told))
-    difference = _difference(recorded, list(_lines(replayed, states, with_prompts=told)))
-    goes_on = difference is not None and difference.step > len(records)
-    return None if goes_on and _is_unfinished(records) else difference
-
-
-def _difference(recorded: Sequence[_Line], replayed: Sequence[_Line]) -> Difference | None:
-    for (step, line), (_, other) in zip(recorded, replayed, strict=False):
+    waiting = range(0) if _is_unfinished(records) else _behind_last_turn(records)
+    told_lines = _lines(records, _states_after_turns(records), with_prompts=told)
+    recorded = [
+        (step, line) for step, line in told_lines if step not in waiting or not _is_note(records[step - 1])
+    ]
+    lines = list(_lines(replayed, states, with_prompts=told))
+    for (step, line), (_, other) in zip(recorded, lines, strict=False):
         if line != other:
             return Difference(step, line, other)
-    if len(recorded) > len(replayed):
-        return Difference(*recorded[len(replayed)], "nothing more")
-    if len(replayed) > len(recorded):
-        last = recorded[-1][0] if recorded else 0
-        return Difference(last + 1, "nothing more", replayed[len(recorded)][1])
+    if len(recorded) > len(lines):
+        return Difference(*recorded[len(lines)], "nothing more")
+    if len(lines) > len(recorded) and not _is_unfinished(records):
+        return Difference(len(records) + 1, "nothing more", lines[len(recorded)][1])
     return None
 
 
@@ -354,6 +364,16 @@ def _is_unfinished(records: Sequence[Record]) -> bool:
     begun = [record.message_id for record in records if isinstance(record, Appended)]
     ended = {record.message_id for record in records if isinstance(record, Ended)}
     return bool(begun) and begun[-1] not in ended
+
+
+def _behind_last_turn(records: Sequence[Record]) -> range:
+    """The numbers of the records in which notes wait for a turn that is still to come: a replay makes them when it begins."""
+    ends = [number for number, record in enumerate(records, 1) if isinstance(record, Ended)]
+    return range(ends[-1] + 1 if ends else 1, len(records) + 1)
+
+
+def _is_note(record: Record) -> bool:
+    return isinstance(record, Said) and not record.stop
 
 
 def _lines(records: Sequence[Record], states: Sequence[State], *, with_prompts: bool) -> Iterator[_Line]:

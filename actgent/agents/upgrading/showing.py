@@ -7,8 +7,9 @@ from actgent.errors import ConfigurationError
 from actgent.journal.records import Said
 from actgent.llm.base import Chat
 from actgent.llm.context_window import estimate
+from actgent.runtime.runtime import Runtime
 
-from .replaying import Recording, replay_with, script_of
+from .replaying import Recording, recorded, replay_with, script_of
 
 
 @attrs.frozen(kw_only=True)
@@ -16,6 +17,8 @@ class ShownRequest:
     """A request as the agent's code of today makes it of the recorded session."""
 
     chat: Chat
+    step: int
+    """The number of the answer's record."""
     record: Said
     """The answer that came of it."""
     messages: int
@@ -50,11 +53,32 @@ async def show_request(recording: Recording, agent: Agent, step: int) -> ShownRe
     said = sum(isinstance(each, Said) for each in up_to.records)
     return ShownRequest(
         chat=chats[0],
+        step=step,
         record=record,
         messages=len(up_to.messages) + said - 1,
         memory=repr(vars(agent)["_memory"]),
         is_same_prompt=bool(prompts) and prompts[-1] == record.prompt,
     )
+
+
+async def show_next_request(
+    runtime: Runtime, session_id: str, *, agent: str | None = None, at: int
+) -> ShownRequest | None:
+    """What the model was shown for the first answer that stands in the record `at` or behind it; None where none does yet.
+
+    The session is one of an agent that runs, and only its code is run, in a copy beside it: see `show_request`.
+
+    Raises:
+        ConfigurationError: there is no journal, several agents have a session of this id, or the agent's code does not come
+            as far today.
+        NotRunning: its agent does not run here, so that nobody knows its code.
+        SessionNotFound: the journal has no such session.
+        JournalError: it cannot be read.
+    """
+    recording, found = await recorded(runtime, session_id, agent=agent)
+    steps = enumerate(recording.records, 1)
+    step = next((n for n, each in steps if n >= at and isinstance(each, Said) and each.stop), None)
+    return None if step is None else await show_request(recording, found, step)
 
 
 def _answer_in(recording: Recording, step: int) -> Said:

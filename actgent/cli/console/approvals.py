@@ -1,13 +1,16 @@
 """Asking the person at the terminal about tool calls. What is shown of them is data: one line, no control characters."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from actgent.agents.session import Session
 from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import AlreadyDecided, InvalidArguments, NotSerializable, NotSuspended
+from actgent.forms import Asked, fields_of
+
+from .filling import fill_form
 
 Receive = Callable[[], Awaitable[str | None]]
 """The next line that the person types; None when there is no more."""
@@ -16,11 +19,13 @@ Revise = Callable[[str], Awaitable[str | None]]
 
 NOBODY = Reject("nobody is there to ask")
 CHOICES = "yes, no, edit or answer? "
+FORM_CHOICES = "fill in, yes, no, edit or answer? "
 HELP = """\
   yes            run it as it stands
   no REASON      do not run it; the model reads the reason, which may be left out
   edit JSON      run it with these arguments instead; without JSON, change the ones above
   answer TEXT    do not run it; the model reads this text as the tool's result
+  fill           answer what it asks for, one after the other, where it asks for something
 The first letter will do."""
 
 
@@ -67,18 +72,33 @@ async def ask(
     terminal.line(
         f"{one_line(approval.question)} {one_line(approval.tool_name)}({one_line(arguments, 2000)})"
     )
+    if approval.risk:
+        terminal.line(f"Risk: {one_line(approval.risk)}", style="bold")
+    asked = fields_of(approval.form)
     while True:
-        terminal.write(CHOICES, style="bold")
+        terminal.write(FORM_CHOICES if asked else CHOICES, style="bold")
         line = await receive()
         if line is None:
             return await _answer(session, approval, NOBODY, terminal)
         decision = to_decision(line)
+        if asked and line.strip().lower() in ("f", "fill", "fill in"):
+            decision = await _filled(approval, asked, terminal, receive)
         if decision is None and revise is not None and line.strip().lower() in ("e", "edit"):
             decision = _edit(await revise(arguments) or "")
         if decision is None:
             terminal.line(HELP, style="dim")
         elif await _answer(session, approval, decision, terminal):
             return True
+
+
+async def _filled(
+    approval: Approval, asked: Sequence[Asked], terminal: Terminal, receive: Receive
+) -> Decision | None:
+    """What a person fills in: what the tool runs with, or its result; None where they leave off."""
+    values = await fill_form(asked, terminal, receive)
+    if values is None:
+        return None
+    return Approve(content=values) if approval.again else Respond(values)
 
 
 async def _answer(session: Session, approval: Approval, decision: Decision, terminal: Terminal) -> bool:

@@ -1,4 +1,4 @@
-"""Files that go with a message: pictures and documents as they are, text as text."""
+"""Files that go with a message: pictures, sound, videos and documents as they are, text as text."""
 
 import mimetypes
 from pathlib import Path
@@ -13,20 +13,20 @@ def attachment(place: str) -> Part:
     """Read a file for a message.
 
     Raises:
-        ConfigurationError: it cannot be read, is too large, or is neither a picture, nor a PDF, nor text.
+        ConfigurationError: it cannot be read, is too large, or is neither a picture, sound, a video, a PDF nor text.
     """
     path = Path(place).expanduser()
     data = _read(path)
     kind = mimetypes.guess_type(path.name)[0] or ""
     if kind.startswith("image/"):
         return Image(media_type=kind, data=data)
-    if kind == "application/pdf":
+    if kind == "application/pdf" or kind.startswith(("audio/", "video/")):
         return File(media_type=kind, data=data, name=path.name)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigurationError(
-            f"{place} cannot be attached: it is neither a picture, nor a PDF, nor text in UTF-8"
+            f"{place} cannot be attached: it is neither a picture, nor sound, a video, a PDF, nor text in UTF-8"
         ) from None
     return Text(f"The file {path.name}:\n\n{text}")
 

@@ -60,10 +60,11 @@ _LIMIT = 200
 
 
 @asynccontextmanager
-async def opened(place: str) -> AsyncGenerator[tuple[Journal, int], None]:
-    """A journal and the epoch in which this process owns it; refused while an agent's process does."""
+async def opened(place: str) -> AsyncGenerator[Journal, None]:
+    """A journal that this process owns; refused while an agent's process does."""
     async with open_journal(find_journal(place)) as journal:
-        yield journal, await journal.acquire()
+        await journal.acquire()
+        yield journal
 
 
 @asynccontextmanager
@@ -397,7 +398,8 @@ async def import_(place: str, file: str, terminal: Terminal, *, new_ids: bool) -
         sessions = with_new_ids(sessions)
     url = place if "://" in place else f"sqlite:///{place}"
     async with open_journal(url) as journal:
-        await write_sessions(journal, sessions, epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, sessions)
     terminal.line(f"{place}: {_count(len(sessions), 'session')} added")
     return 0
 

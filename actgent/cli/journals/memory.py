@@ -101,7 +101,7 @@ async def forget_memories(
 
 async def _erase_sessions(place: str, owner: Sender) -> int:
     """Erase the sessions of an owner with all below them, and their summaries and snapshots; returns their number."""
-    async with opened_journal(place) as (journal, _):
+    async with opened_journal(place) as journal:
         found = await journal.sessions()
         roots = {each.key for each in found if each.owner == owner.name and each.parent_id is None}
         own = {key for key in roots if await _is_of(journal, key, owner)}

@@ -53,12 +53,12 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
     """Let a copy of the session go on after a step, in the journal under its own id; 1 if it failed."""
     session_id, heard = options.fork or "", _Heard(terminal)
     _check_changes(options.agent)
-    async with opened(options.journal) as (journal, epoch), open_agent(options.agent) as agent:
+    async with opened(options.journal) as journal, open_agent(options.agent) as agent:
         records = await load(journal, options.session, options.of)
         step = (await rebuild(records, to=options.to)).step
         (whole,) = await read_sessions(journal, agent=options.of, session_id=options.session)
         begun = forked(attrs.evolve(whole, records=records[:step]), session_id, agent.name)
-        await write_sessions(journal, [begun], epoch=epoch)
+        await write_sessions(journal, [begun])
         await _go_on(agent, begun.session_id, journal, message=options.agent.message, heard=heard)
         count = len(await journal.load(session_id, agent=agent.name))
     terminal.notice(f"session {session_id} has {count} records, {len(begun.records)} of them from before")

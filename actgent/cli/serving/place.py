@@ -1,6 +1,7 @@
 """Where `actgent top` and `actgent watch` look, as options."""
 
 import os
+import re
 from pathlib import Path
 
 import attrs
@@ -9,6 +10,8 @@ from cyclopts import Parameter
 from actgent.errors import ConfigurationError
 
 ADDRESS = "http://127.0.0.1:8300"
+_HOST = re.compile(r"([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+"""An address without `http://`, as `actgent serve --bind` takes it."""
 TOKEN = "ACTGENT_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -25,7 +28,13 @@ class PlaceOptions:
     @property
     def is_server(self) -> bool:
         """True for the address of a server."""
-        return self.at.startswith(("http://", "https://"))
+        return self.at.startswith(("http://", "https://")) or _HOST.fullmatch(self.at) is not None
+
+    @property
+    def url(self) -> str:
+        """The server's address, also where what `actgent serve` prints was given: with `/v1`, or the dashboard's with its key."""
+        address = self.at if "://" in self.at else f"http://{self.at}"
+        return address.partition("#")[0].rstrip("/").removesuffix("/v1")
 
     def token(self) -> str:
         """The token.
@@ -41,6 +50,6 @@ class PlaceOptions:
             raise ConfigurationError(f"the token cannot be read: {self.token_file}") from error
         if not given or not given.strip() or not given.strip().isascii():
             raise ConfigurationError(
-                f"{self.at} takes a token: set {TOKEN}, or name its file by --token-file; `actgent token new` makes one"
+                f"{self.url} takes a token: set {TOKEN}, or name its file by --token-file; `actgent token new` makes one"
             )
         return given.strip()

@@ -12,11 +12,16 @@ import trio
 
 from actgent.errors import UsageError
 
-from .place import PlaceOptions
+from .place import TOKEN, PlaceOptions
 
 TIMEOUT = 30.0
 """Seconds without anything from the server, which tells every 15 s that it is there."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 15.0
+UNKNOWN, MISSING = 401, 404
+
+
+class NotThere(UsageError):
+    """The server has nothing at an address, or the token does not reach it."""
 
 
 class Lost(Exception):
@@ -45,9 +50,20 @@ class RemoteServer:
             UsageError: it refuses; the words are the server's.
             Lost: it cannot be reached.
         """
+        return await self._ask("GET", path, params=query)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """What an address answers to a body.
+
+        Raises:
+            UsageError, Lost: see `get`.
+        """
+        return await self._ask("POST", path, json=dict(body))
+
+    async def _ask(self, verb: str, path: str, **sent: Any) -> Any:
         try:
-            response = await self._client.get(
-                f"/v1{path}", params=query, headers={"accept": "application/json"}
+            response = await self._client.request(
+                verb, f"/v1{path}", headers={"accept": "application/json"}, **sent
             )
         except httpx2.HTTPError as error:
             raise Lost(f"{self._client.base_url} does not answer ({type(error).__name__})") from None
@@ -82,8 +98,13 @@ def _checked(response: httpx2.Response, body: bytes) -> Any:
         document = {}
     if response.is_success:
         return document
+    if response.status_code == UNKNOWN:
+        raise UsageError(
+            f"the server does not know this token (401): it is wrong, too old, or another server's; look at {TOKEN} or --token-file"
+        )
     said = document.get("detail") or document.get("title") if isinstance(document, dict) else None
-    raise UsageError(f"the server answered {response.status_code}: {said or 'nothing that can be read'}")
+    error = NotThere if response.status_code == MISSING else UsageError
+    raise error(f"the server answered {response.status_code}: {said or 'nothing that can be read'}")
 
 
 async def _parsed(lines: AsyncIterator[str]) -> AsyncIterator[ServerEvent]:
@@ -113,7 +134,7 @@ async def open_remote(options: PlaceOptions) -> AsyncGenerator[RemoteServer, Non
     """
     headers = {"authorization": f"Bearer {options.token()}"}
     async with httpx2.AsyncClient(
-        base_url=options.at.rstrip("/"), headers=headers, timeout=TIMEOUT, trust_env=False
+        base_url=options.url, headers=headers, timeout=TIMEOUT, trust_env=False
     ) as client:
         yield RemoteServer(client)
 

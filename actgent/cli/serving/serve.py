@@ -1,7 +1,10 @@
 """`actgent serve`: agents over HTTP, to the first signal; then what runs ends, and streams are told so."""
 
+import os
+import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -85,9 +88,21 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
             if gateway.key is not None:
                 terminal.line(f"token (of this run alone): {gateway.key}")
                 terminal.line(f"dashboard: {gateway.link}")
+            _tell_manager("READY=1")
             with shutdown.waiting():
                 await trio.Event().wait()
+            _tell_manager("STOPPING=1")
     return 0
+
+
+def _tell_manager(state: str) -> None:
+    """Tell the service manager that started this process, if there is one; sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address or os.name == "nt":
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
+        channel.settimeout(0)
+        channel.sendto(state.encode(), address.replace("@", "\0", 1))
 
 
 def _tls_of(options: ServeOptions) -> ssl.SSLContext | None:

@@ -19,11 +19,14 @@ from actgent.journal.base import Journal
 from actgent.sessions.owner_accounts import is_holder
 from actgent.web.routes.views import of_head
 
+from .columns import fitted
 from .place import PlaceOptions
 from .remote import GrowingPauses, Lost, RemoteServer, open_remote
 
 LATEST = 10
 """Sessions of a journal that are shown."""
+WIDE = 200
+"""Columns in a pipe, where nothing needs to be left out."""
 
 
 @attrs.frozen(kw_only=True)
@@ -65,13 +68,19 @@ async def _repeat(
         if options.json:
             terminal.raw(_json(shown, None))
         else:
-            terminal.console.print(_drawn(shown, None))
+            if not terminal.is_live:
+                terminal.console.width = WIDE
+            terminal.console.print(_drawn(shown, None, terminal.console.width))
         return
     if options.json:
         await _again(look, options, lambda new, old: terminal.raw(_json(new, old)))
         return
     with Live(console=terminal.console, auto_refresh=False, transient=False) as live:
-        await _again(look, options, lambda new, old: live.update(_drawn(new, old), refresh=True))
+        await _again(
+            look,
+            options,
+            lambda new, old: live.update(_drawn(new, old, terminal.console.width), refresh=True),
+        )
 
 
 async def _first(look: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[str, Any]:
@@ -83,7 +92,11 @@ async def _first(look: Callable[[], Awaitable[Mapping[str, Any]]]) -> Mapping[st
     try:
         return await look()
     except Lost as error:
-        raise UsageError(str(error)) from None
+        raise _not_there(error) from None
+
+
+def _not_there(error: Lost) -> UsageError:
+    return UsageError(f"{error}: look whether `actgent serve` runs there, and at the address of --at")
 
 
 async def _again(
@@ -98,7 +111,7 @@ async def _again(
             now = Look(at=trio.current_time(), data=await look())
         except Lost as error:
             if before is None:
-                raise UsageError(str(error)) from None
+                raise _not_there(error) from None
             show(attrs.evolve(before, data={**before.data, "problem": f"{error}; trying again"}), None)
             await pauses.wait()
             continue
@@ -144,7 +157,8 @@ def _rates(now: Look, before: Look | None) -> dict[str, float | None]:
     return found
 
 
-def _drawn(now: Look, before: Look | None) -> RenderableType:
+def _drawn(now: Look, before: Look | None, width: int) -> RenderableType:
+    """How things are, in so many columns of a terminal."""
     data = now.data
     parts: list[RenderableType] = []
     if "problem" in data:
@@ -152,63 +166,59 @@ def _drawn(now: Look, before: Look | None) -> RenderableType:
     if "sessions" in data:
         parts.append(Text("sessions: " + ", ".join(f"{n} {state}" for state, n in data["sessions"].items())))
     if "agents" in data:
-        parts.append(_agents(data["agents"], _rates(now, before)))
+        parts.append(_agents(data["agents"], _rates(now, before), width))
     if data.get("governors"):
-        parts.append(_governors(data["governors"]))
+        parts.append(_governors(data["governors"], width))
     if "latest" in data:
-        parts.append(_latest(data["latest"]))
+        parts.append(_latest(data["latest"], width))
     return Group(*parts)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
-
-
-def _agents(agents: Mapping[str, Any], rates: Mapping[str, float | None]) -> Table:
-    table = _table("agent", "state", "inbox", "urgent", "running", "memory", "people", "turns/s", "spent")
+def _agents(agents: Mapping[str, Any], rates: Mapping[str, float | None], width: int) -> Table:
+    rows = []
     for name, each in sorted(agents.items()):
         inbox, rate, spent = each["inbox"], rates.get(name), each.get("spent_usd")
         is_full = inbox["waiting"] >= each["capacity"] or inbox["senders"]
-        table.add_row(
-            Text(one_line(name, 40)),
-            Text(each["state"], style="" if each["state"] == "running" else "red"),
-            Text(f"{inbox['waiting']}/{each['capacity']}", style="red" if is_full else ""),
-            str(inbox["urgent"]),
-            f"{inbox['claimed']}/{each['concurrency']}",
-            str(each["sessions"]),
-            Text(str(each["suspended"]), style="yellow" if each["suspended"] else ""),
-            "-" if rate is None else f"{rate:.1f}",
-            "-" if spent is None else f"${spent:.4f}",
+        rows.append(
+            {
+                "agent": Text(one_line(name, 40)),
+                "state": Text(each["state"], style="" if each["state"] == "running" else "red"),
+                "inbox": Text(f"{inbox['waiting']}/{each['capacity']}", style="red" if is_full else ""),
+                "urgent": Text(str(inbox["urgent"])),
+                "running": Text(f"{inbox['claimed']}/{each['concurrency']}"),
+                "memory": Text(str(each["sessions"])),
+                "people": Text(str(each["suspended"]), style="yellow" if each["suspended"] else ""),
+                "turns/s": Text("-" if rate is None else f"{rate:.1f}"),
+                "spent": Text("-" if spent is None else f"${spent:.4f}"),
+            }
         )
-    return table
+    return fitted(rows, width, ("urgent", "memory", "turns/s", "spent", "running", "state", "people"))
 
 
-def _governors(doors: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("provider limit", "model", "running", "window", "waiting", "refused", "paused")
-    for door in doors:
-        for lane in door["models"]:
-            table.add_row(
-                Text(one_line(door["door"], 40)),
-                Text(one_line(lane["model"], 40)),
-                str(lane["running"]),
-                f"{lane['window']:g}",
-                str(sum(lane["waiting"].values())),
-                str(door["total"]["refused"]),
-                f"{lane['paused']:.1f} s" if lane["paused"] else "-",
-            )
-    return table
+def _governors(doors: Sequence[Mapping[str, Any]], width: int) -> Table:
+    rows = [
+        {
+            "provider limit": Text(one_line(door["door"], 40)),
+            "model": Text(one_line(lane["model"], 40)),
+            "running": Text(str(lane["running"])),
+            "window": Text(f"{lane['window']:g}"),
+            "waiting": Text(str(sum(lane["waiting"].values()))),
+            "refused": Text(str(door["total"]["refused"])),
+            "paused": Text(f"{lane['paused']:.1f} s" if lane["paused"] else "-"),
+        }
+        for door in doors
+        for lane in door["models"]
+    ]
+    return fitted(rows, width, ("refused", "window", "model", "running", "paused"))
 
 
-def _latest(heads: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("session", "agent", "owner", "state", "records", "changed")
-    for head in heads:
-        table.add_row(
-            *(
-                Text(one_line(head[name], 40))
-                for name in ("id", "agent", "owner", "state", "records", "updated_at")
-            )
-        )
-    return table
+def _latest(heads: Sequence[Mapping[str, Any]], width: int) -> Table:
+    rows = [
+        {
+            "session": Text(one_line(head["id"], 60)),
+            **{name: Text(one_line(head[name], 40)) for name in ("agent", "owner", "state", "records")},
+            "changed": Text(f"{head['updated_at'] or '-':.19}".replace("T", " ")),
+        }
+        for head in heads
+    ]
+    return fitted(rows, width, ("records", "owner", "agent", "changed"))

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -11,13 +12,13 @@ import trio
 from actgent.cli.journals.journal import looked_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
-from actgent.errors import ConfigurationError, SessionNotFound
+from actgent.errors import ConfigurationError, SessionNotFound, UsageError
 from actgent.journal.base import Journal, one_of
 from actgent.journal.listing import SessionKey
 from actgent.web.streaming.happenings import teller_at
 
 from .place import PlaceOptions
-from .remote import GrowingPauses, Lost, RemoteServer, ServerEvent, open_remote, path_of
+from .remote import GrowingPauses, Lost, NotThere, RemoteServer, ServerEvent, open_remote, path_of
 
 LOOK = 0.5
 """Seconds between two looks at a journal."""
@@ -43,7 +44,15 @@ async def watch_session(options: WatchOptions, terminal: Terminal, shutdown: Shu
     with shutdown.waiting():
         if options.place.is_server:
             async with open_remote(options.place) as remote:
-                await _show(_of_server(remote, options, terminal), view)
+                try:
+                    await _show(_of_server(remote, options, terminal), view)
+                except NotThere:
+                    raise UsageError(
+                        f"there is no session {one_line(options.session, 200)!r} at {options.place.url}, or it is out of this "
+                        "token's reach: look at its id, and at --agent"
+                    ) from None
+                except Lost as error:
+                    raise UsageError(f"{error}: look whether `actgent serve` runs there") from None
         else:
             async with looked_at(options.place.at) as journal:
                 await _show(_of_journal(journal, options), view)
@@ -70,13 +79,15 @@ async def _of_server(
             yield event
         return
     address = path + (f"?agent={path_of(options.agent)[1:]}" if options.agent else "")
-    pauses = GrowingPauses()
+    pauses, is_lost = GrowingPauses(), False
     while True:
         try:
             async with aclosing(_generator(remote.events(address, last))) as events:
                 async for event in events:
                     pauses.reset()
-                    last = event.id or last
+                    if is_lost:
+                        terminal.notice(f"{options.place.url} answers again")
+                    is_lost, last = False, event.id or last
                     if event.name == "resync":
                         raise ConfigurationError(
                             f"the session has fewer records than {last}: another one has its id, or an older copy was put back"
@@ -84,7 +95,9 @@ async def _of_server(
                     if event.name not in ("bye", "lagged"):
                         yield event
         except Lost as error:
-            terminal.notice(f"{error}; trying again")
+            if not is_lost:  # once, however often it is tried
+                terminal.notice(f"{error}; trying again")
+            is_lost = True
         await pauses.wait()
 
 
@@ -151,9 +164,9 @@ class _View:
             self._grow(event.data)
         elif event.id is not None:
             self.end()
-            words = _words(event)
-            style = None if event.name in ("message", "reply") else "dim"
-            self._terminal.line(f"{event.id:>6}  {event.name:<9} {one_line(words, _WIDTH)}", style=style)
+            begin = f"{event.id:>6}  {_time(event.data)}  {event.name:<9} "
+            room = max(20, self._terminal.console.width - len(begin)) if self._terminal.is_live else _WIDTH
+            self._terminal.line(begin + one_line(_words(event), room), style=_style(event))
 
     def _grow(self, data: Mapping[str, Any]) -> None:
         """Add what is new of a growing answer, where a person looks."""
@@ -167,6 +180,19 @@ class _View:
         if self._growing:
             self._terminal.line()
             self._growing = ""
+
+
+def _time(data: Mapping[str, Any]) -> str:
+    """When it was, by the clock on the wall; empty where a record of before does not say."""
+    at = data.get("at")
+    return f"{datetime.fromisoformat(at).astimezone():%H:%M:%S}" if at else " " * 8
+
+
+def _style(event: ServerEvent) -> str | None:
+    """What people are to see stands out; what failed and who is waited for have a colour."""
+    if event.name == "ended" and event.data["failed"]:
+        return "red"
+    return {"message": None, "reply": None, "approval": "yellow"}.get(event.name, "dim")
 
 
 def _words(event: ServerEvent) -> str:
@@ -199,5 +225,5 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     ).decode(),
     "schedule": lambda d: f"{d['id']} {d['action']}",
     "feedback": lambda d: f"{d['score']:g} by {d['by']}: {d['comment']}",
-    "ended": lambda d: f"failed: {d['failed']}" if d["failed"] else "",
+    "ended": lambda d: f"failed: {d['failed']} {(d['error'] or {}).get('words', '')}" if d["failed"] else "",
 }

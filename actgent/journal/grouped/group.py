@@ -26,6 +26,7 @@ from actgent.errors import (
     JournalDamaged,
     JournalError,
     JournalFailed,
+    JournalFull,
     JournalSlow,
     UsageError,
 )
@@ -34,6 +35,7 @@ from actgent.journal.encryption import check_readable, current_keys
 from actgent.journal.feed import FeedReader, Written
 from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State
 from actgent.journal.records import Record
+from actgent.journal.statistics import JournalStatistics
 from actgent.support.logs import logger_of
 
 from .heads import KnownHeads
@@ -77,6 +79,8 @@ class _Transaction:
     before: Mapping[SessionKey, Head]
     """The heads that were there."""
     rows: list[Row]
+    at: float
+    """When it began: Unix time in seconds."""
 
 
 @attrs.define(eq=False)
@@ -92,21 +96,11 @@ class _Begun:
     """True if that one waits no more."""
 
 
-@attrs.define(eq=False)
-class JournalStatistics:
-    """What a journal has written since its block was opened."""
-
-    commits: int = 0
-    steps: int = 0
-    erased: int = 0
-    """Sessions that were removed by `erase_trees`."""
-
-
 class GroupedJournal(StoredJournal):
     """A journal whose members only read and write: order, groups, epochs and errors are here."""
 
     def __init__(self) -> None:
-        self.statistics = JournalStatistics()
+        self.statistics: JournalStatistics = JournalStatistics()
         self._keys = current_keys()
         self._epoch = 0
         self._queue = StepQueue()
@@ -197,6 +191,9 @@ class GroupedJournal(StoredJournal):
                 check_readable(await self._newest_body(), None)
             self._heads.clear()
             self._onlookers.pages.forget()
+        return self._epoch
+
+    def epoch_of(self, session_id: str) -> int:
         return self._epoch
 
     async def _take_patiently(self) -> int:
@@ -661,7 +658,7 @@ class GroupedJournal(StoredJournal):
             head = before.get(key) or self._heads.begin(step, heads, epoch=self._epoch, now=now)
             row, heads[key] = place_step(step, head, now=now, at=now, identity=self.identity, keys=self._keys)
             rows.append(row)
-        return _Transaction(heads, before, rows)
+        return _Transaction(heads, before, rows, now)
 
     async def _see_written(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
         """Know that a transaction is there, or raise its error."""
@@ -676,8 +673,14 @@ class GroupedJournal(StoredJournal):
         self._note_written(transaction)
 
     def _note_written(self, transaction: _Transaction) -> None:
-        self.statistics.commits += 1
-        self.statistics.steps += len(transaction.rows)
+        statistics = self.statistics
+        statistics.commits += 1
+        statistics.steps += len(transaction.rows)
+        statistics.failure = ""
+        for row in transaction.rows:
+            statistics.bytes += len(row.body)
+        if statistics.on_commit is not None:
+            statistics.on_commit(time.time() - transaction.at)
         self._heads.keep(transaction.heads)
         self._onlookers.pages.note(transaction.heads, transaction.before)
         if self._onlookers.feed.is_read:
@@ -706,5 +709,8 @@ class GroupedJournal(StoredJournal):
         return known | await self._read_heads(sorted(missing)) if missing else known
 
     def _fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> None:
+        if isinstance(error, JournalFull | JournalFailed | Fenced):
+            self.statistics.failure = type(error).__name__
+            self.statistics.failed_at = trio.current_time()
         if self._queue.fail(group, error):
             self._arrived.set()

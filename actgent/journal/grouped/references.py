@@ -54,7 +54,7 @@ def _with_words(told: Told, said: str) -> Told:
         text = json.loads(f'"{text}"', strict=False) if told.is_quoted else text
     if told.data_at:
         data = said[slice(*told.data_at)]
-    return Told(id=told.id, kind=told.kind, name=told.name, text=text, data=data)
+    return Told(id=told.id, kind=told.kind, name=told.name, text=text, data=data, reasoning=told.reasoning)
 
 
 def refers(record: Record) -> bool:

@@ -36,6 +36,7 @@ from actgent.journal.grouped.steps import (
     is_good_head,
 )
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.support.files import plain_name
 from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
 
@@ -57,8 +58,10 @@ READING = 60.0
 """Seconds that the server may take for a piece of work, until its connection is dropped."""
 LETTING_GO = 1.0
 """Seconds that the server may take to let the lock of one who leaves go at once."""
-AWAY = 5.0
-"""Seconds in which a lost connection is made again before anybody hears of it."""
+AWAY = 30.0
+"""Seconds in which a lost connection is made again before anybody hears of it: as long as a server takes whose standby goes on."""
+_GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
+"""What says that the server is away, or is not the one that is written to any more."""
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Seconds between two tries; the last again and again."""
 
@@ -80,6 +83,10 @@ class PostgresJournal(GroupedJournal):
         """True if a new connection has to be that of the owner of before."""
         self._is_new = False
         """True if nothing was written through this connection yet."""
+
+    def beside(self, name: str) -> str | None:
+        joint = "&" if "?" in self._address else "?"
+        return f"{self._address}{joint}schema={self._schema[:20]}_{plain_name(name)}"
 
     async def _take(self) -> int:
         if self._thread is None:
@@ -210,9 +217,11 @@ class PostgresJournal(GroupedJournal):
             try:
                 return await self._run_once(fn, *args, patience=patience)
             except JournalFailed as error:
-                is_lost = self._is_owner and isinstance(error.__cause__, (psycopg.OperationalError, Fenced))
+                is_lost = self._is_owner and isinstance(error.__cause__, _GONE)
                 if not is_lost or time.monotonic() + pause > until:
                     raise
+                if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+                    self._drop()
             await trio.sleep(pause)
         raise AssertionError("the pauses do not end")
 

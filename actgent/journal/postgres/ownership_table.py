@@ -73,6 +73,14 @@ class OwnershipTable:
         """The epoch of each partition that anybody has owned."""
         return dict(await self._run(self._select, _LOOK, {}))
 
+    async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
+        """The rows of another statement about what is owned."""
+        return await self._run_whole(self._select, sql, values)
+
+    async def execute(self, sql: str, values: Mapping[str, Any]) -> None:
+        """Run another statement about what is owned."""
+        await self._run_whole(self._execute, sql, values)
+
     def close(self) -> None:
         """Let the connection go, whoever waits for it."""
         if self._thread is not None:
@@ -81,11 +89,14 @@ class OwnershipTable:
             self._thread = None
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int]) -> T:
-        """Run a statement to its end: who is cancelled would not know whose the partitions are."""
+        """Run a statement about some partitions to its end: who is cancelled would not know whose the partitions are."""
         columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
+        return await self._run_whole(fn, sql, self._who | columns)
+
+    async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
         async with self._turn:
             with trio.CancelScope(shield=True):
-                found = await self._run_in_thread(fn, sql, self._who | columns)
+                found = await self._run_in_thread(fn, sql, values)
         return found
 
     async def _run_in_thread(self, fn: Callable[..., T], *args: Any) -> T:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import psycopg.sql
+import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import SessionSummary
@@ -18,6 +19,7 @@ from actgent.journal.grouped.reading import Found
 from actgent.journal.grouped.step_queue import QueuedStep
 from actgent.journal.grouped.steps import Head, JournalStep, Row
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, unlisted_page_query
+from actgent.messages import new_secret
 
 from . import statements
 from .connecting import OPTIONS, Connection, in_transaction, one_row
@@ -25,7 +27,10 @@ from .journal import WRITING, PostgresJournal
 from .ownership_table import OwnershipTable
 from .partitions import PartitionsLost, Taken, check_partitions, partition_of_slot, slot_of, slots_of
 from .schema import migrate
+from .suspects import SuspectTable
 
+TRIES = 32
+"""Ids for each partition that are tried, at most, until one is of a partition that this process owns."""
 FILLED = 1000
 """Sessions whose slot is filled in at once."""
 ENDING = 5000
@@ -51,11 +56,15 @@ class PartitionedJournal(PostgresJournal):
         self.count = check_partitions(partitions)
         self.owned: dict[int, int] = {}
         """The partitions that this process owns, as far as it knows, with their epochs."""
+        self.left = trio.Event()
+        """Set when this process has given back all that it had, and takes nothing more."""
         self.fenced = 0
         """Steps that were not written as their partition was another's."""
-        self._pool, self._node = pool, node
+        self.node = node
+        self._pool = pool
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
+        self.suspects = SuspectTable(self._table)
         self._backend: tuple[Any, ...] | None = None
         """The writer's process on the server."""
 
@@ -70,6 +79,22 @@ class PartitionedJournal(PostgresJournal):
         if number not in self.owned:
             raise PartitionsLost([number])
         return self.owned[number]
+
+    @property
+    def is_shared(self) -> bool:
+        return True
+
+    def owns(self, session_id: str) -> bool:
+        return self.partition_of(session_id) in self.owned
+
+    def is_together(self, session_id: str, other_id: str) -> bool:
+        return slot_of(session_id) == slot_of(other_id)
+
+    def new_session_id(self) -> str:
+        for _ in range(TRIES * self.count):
+            if self.partition_of(session_id := new_secret()) in self.owned:
+                return session_id
+        raise PartitionsLost(range(self.count))
 
     async def take(self, partitions: Iterable[int]) -> list[Taken]:
         """Become the owner of partitions, whoever owns them; what was known of their sessions is read again.
@@ -173,7 +198,7 @@ class PartitionedJournal(PostgresJournal):
 
     def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
         self._note_backend(connection)
-        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, f"the cluster that {self._node} is of")
+        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, f"the cluster that {self.node} is of")
         return epoch, identity
 
     def _note_backend(self, connection: Connection) -> None:

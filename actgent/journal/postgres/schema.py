@@ -85,6 +85,17 @@ MIGRATIONS: Sequence[str] = (
         clean boolean NOT NULL, PRIMARY KEY (pool, p)
     );
     """,
+    # Of a cluster, too: sessions that may kill their process, and messages that were given up for that.
+    """
+    CREATE TABLE suspects (
+        session_id text COLLATE "C", agent text COLLATE "C", slot smallint NOT NULL, crashes integer NOT NULL,
+        alone integer NOT NULL, is_alone boolean NOT NULL, PRIMARY KEY (session_id, agent)
+    );
+    CREATE TABLE dead (
+        session_id text COLLATE "C", agent text COLLATE "C", message_id text COLLATE "C", reason text NOT NULL,
+        at timestamptz NOT NULL, retried_as text, PRIMARY KEY (session_id, agent, message_id)
+    );
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 

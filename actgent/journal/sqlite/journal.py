@@ -21,6 +21,7 @@ from actgent.journal.grouped.reading import Found, read_each
 from actgent.journal.grouped.steps import Head, Page, Row
 from actgent.journal.grouped.storage import HeadFound
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
+from actgent.support.files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
@@ -212,6 +213,9 @@ class SQLiteJournal(GroupedJournal):
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
         await self._run(SqliteFile.erase, key)
+
+    def beside(self, name: str) -> str | None:
+        return f"sqlite:///{self._path.with_name(f'{self._path.stem}.{plain_name(name)}.data.db')}"
 
     async def backup(self, target: Path) -> Backup:
         await self._flush(EVERYONE)

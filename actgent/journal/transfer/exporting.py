@@ -6,17 +6,19 @@ session: `[session id, agent, bytes of its records, CRC-32 of all three]`.
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import attrs
 import msgpack  # type: ignore[import-untyped]
 
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
-from actgent.journal.base import Entry, Journal
+from actgent.journal.base import Entry, Journal, SessionSummary
 from actgent.journal.records import WIRE, Record
 
 _FIRST_LINE = b"actgent-sessions 1\n"
+_PAGE = 200
+"""Records that are read at a time."""
 
 
 @attrs.frozen
@@ -50,18 +52,19 @@ async def read_sessions(
     ]
 
 
-async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession], *, epoch: int) -> None:
+async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession]) -> None:
     """Add sessions to a journal, each in one step: whole or not at all.
 
     Raises:
         SessionExists: it has one of them already; none was added.
+        Fenced: this process does not own one of them; those before it were added.
     """
     for session in sessions:
         if await journal.head(session.agent, session.session_id) is not None:
             raise SessionExists(session.agent, session.session_id)
     for session in sessions:
         entry = Entry(session_id=session.session_id, agent=session.agent, records=session.records)
-        await journal.commit(entry, epoch=epoch)
+        await journal.commit(entry, epoch=journal.epoch_of(session.session_id))
 
 
 def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
@@ -80,6 +83,69 @@ def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.rename(path)
+
+
+@attrs.frozen(kw_only=True)
+class SessionExport:
+    """The file of one session, made page by page: of a session of any length no more than a page is in memory."""
+
+    journal: Journal
+    """Where it is."""
+    head: SessionSummary
+    """Up to its last record the session is exported."""
+    size: int
+    """Bytes of the file."""
+    _body: int
+    """Bytes of the records."""
+
+    @classmethod
+    async def of(cls, journal: Journal, head: SessionSummary) -> "SessionExport":
+        """Measure the file of a session, for which all of it is read once.
+
+        Raises:
+            JournalError: it cannot be read.
+        """
+        body = 0
+        async for piece in _body_of(journal, head):
+            body += len(piece)
+        start = _start_of(head, body)
+        return cls(journal=journal, head=head, size=len(start) + body + 5, body=body)
+
+    async def write(self, write: Callable[[bytes], Awaitable[None]]) -> None:
+        """Write the file, piece by piece.
+
+        Raises:
+            JournalError: it cannot be read, or was erased meanwhile; what was written is no file then.
+        """
+        await write(_start_of(self.head, self._body))
+        checksum, written = _checksum(self.head.session_id, self.head.agent, b""), 0
+        async for piece in _body_of(self.journal, self.head):
+            checksum, written = zlib.crc32(piece, checksum), written + len(piece)
+            await write(piece)
+        if written != self._body:
+            raise JournalDamaged("it was erased while it was exported", session_id=self.head.session_id)
+        await write(b"\xce" + checksum.to_bytes(4, "big"))
+
+
+def _start_of(head: SessionSummary, body: int) -> bytes:
+    """All that stands before the records: the list, the session's, its names, and the size of what follows."""
+    packer = msgpack.Packer(unicode_errors="surrogatepass")
+    names = packer.pack(head.session_id) + packer.pack(head.agent)
+    return bytes(_FIRST_LINE + b"\x91\x94" + names + b"\xc6" + body.to_bytes(4, "big"))
+
+
+async def _body_of(journal: Journal, head: SessionSummary) -> AsyncIterator[bytes]:
+    """The records of a session as `_packed` encodes all of them at once: a list, of which each page leaves its own head out."""
+    yield msgpack.Packer().pack_array_header(head.records)
+    number = 0
+    while number < head.records:
+        limit = min(_PAGE, head.records - number)
+        records = await journal.read(head.session_id, agent=head.agent, after=number, limit=limit)
+        page = records[: head.records - number]
+        if not page:
+            return
+        number += len(page)
+        yield WIRE.encode(page, Record)[len(msgpack.Packer().pack_array_header(len(page))) :]
 
 
 def load_sessions(path: Path) -> list[ExportedSession]:

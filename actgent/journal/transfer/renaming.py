@@ -26,8 +26,17 @@ from .exporting import ExportedSession
 
 def with_new_ids(sessions: Sequence[ExportedSession]) -> list[ExportedSession]:
     """The same sessions under new ids, also where they name each other as parents or payers, or wait for approvals."""
-    ids = {SessionKey(session.agent, session.session_id): token_hex(16) for session in sessions}
+    trees: dict[str, str] = {}
+    ids = {SessionKey(each.agent, each.session_id): _new_id(each.session_id, trees) for each in sessions}
     return [renamed(session, ids) for session in sessions]
+
+
+def _new_id(session_id: str, trees: dict[str, str]) -> str:
+    """A new id, which begins as those of the same tree do; `trees` are the new beginnings by the old ones."""
+    root, _, rest = session_id.partition("/")
+    if root not in trees:
+        trees[root] = token_hex(16)
+    return f"{trees[root]}/{token_hex(16)}" if rest else trees[root]
 
 
 def renamed(

@@ -103,7 +103,9 @@ def _said(said: Said, redact: Redact) -> Said:
 
 def _message(message: Message, redact: Redact) -> Message:
     parts = [_part(part, redact) for part in message.parts]
-    return attrs.evolve(message, parts=tuple([part for part in parts if part is not None]))
+    kept = tuple([part for part in parts if part is not None])
+    metadata = _value(message.metadata, redact) if message.metadata else message.metadata
+    return attrs.evolve(message, parts=kept, metadata=metadata)
 
 
 def _part(part: Part, redact: Redact) -> Part | None:
@@ -191,7 +193,7 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     PersonAsked: _field("approval", _approval),
     Decided: _field("decision", _decision),
     Guarded: _fields(refused=_value, text=_value),
-    Told: _fields(text=_value, data=_json_text),
+    Told: _fields(text=_value, data=_json_text, reasoning=_json_text),
     Ended: _fields(words=_value),
     Rated: _fields(comment=_value, expected=_value),
     Scheduled: _fields(description=_value, baggage=_value),

@@ -16,9 +16,29 @@ class WrappedJournal(Journal):
 
     def __init__(self, inner: Journal) -> None:
         self.inner = inner
+        self.statistics = inner.statistics
 
     async def acquire(self) -> int:
         return await self.inner.acquire()
+
+    def epoch_of(self, session_id: str) -> int:
+        return self.inner.epoch_of(session_id)
+
+    @property
+    def is_shared(self) -> bool:
+        return self.inner.is_shared
+
+    def owns(self, session_id: str) -> bool:
+        return self.inner.owns(session_id)
+
+    def is_together(self, session_id: str, other_id: str) -> bool:
+        return self.inner.is_together(session_id, other_id)
+
+    def beside(self, name: str) -> str | None:
+        return self.inner.beside(name)
+
+    def new_session_id(self) -> str:
+        return self.inner.new_session_id()
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         await self.inner.commit(entry, epoch=epoch, durable=durable)

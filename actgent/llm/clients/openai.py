@@ -85,7 +85,7 @@ class OpenAI(Remote):
         return make_sdk(**options)
 
     def encode(self, chat: Chat) -> Body:
-        body: Body = {"messages": list(_messages(chat, self._takes))}
+        body: Body = {"messages": list(_messages(chat, self._takes, self._takes_video))}
         if chat.tools:
             body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
         if chat.temperature is not None:
@@ -102,9 +102,14 @@ class OpenAI(Remote):
             return medium.data is not None and _HEARS.search(self.model) is not None
         return medium.media_type in PICTURES or (medium.media_type == PDF and medium.data is not None)
 
+    @property
+    def _takes_video(self) -> bool:
+        """True for servers other than OpenAI's, of which some take videos, by the name that they have agreed on."""
+        return not f".{self._host}".endswith(_OPENAI_HOSTS)
+
     def _limit_field(self) -> str:
         # OpenAI has replaced max_tokens; most compatible servers know no other.
-        official = f".{self._host}".endswith(_OPENAI_HOSTS) or _NEW_LIMIT.match(self.model)
+        official = not self._takes_video or _NEW_LIMIT.match(self.model)
         return "max_completion_tokens" if official else "max_tokens"
 
     def stream_fields(self) -> Body:
@@ -152,7 +157,7 @@ class OpenAI(Remote):
 # --- from ours to theirs ----------------------------------------------------------------------------
 
 
-def _messages(chat: Chat, takes: Takes) -> Iterator[Body]:
+def _messages(chat: Chat, takes: Takes, takes_video: bool) -> Iterator[Body]:  # noqa: FBT001 - passed on
     if chat.system:
         yield {"role": "system", "content": chat.system}
     for message in chat.messages:
@@ -162,7 +167,7 @@ def _messages(chat: Chat, takes: Takes) -> Iterator[Body]:
         elif message.role == "assistant":
             yield from _said(message)
         else:
-            yield from _heard(message, takes)
+            yield from _heard(message, takes, takes_video)
 
 
 def _said(message: ChatMessage) -> Iterator[Body]:
@@ -185,7 +190,7 @@ def _said(message: ChatMessage) -> Iterator[Body]:
         yield {"role": "assistant", "content": "".join(texts) if texts else None, **body}
 
 
-def _heard(message: ChatMessage, takes: Takes) -> Iterator[Body]:
+def _heard(message: ChatMessage, takes: Takes, takes_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
     """Encode a message of the user or of tools: each native result is a message of its own, and they come first."""
     rest: list[Body] = []
     for part in message.parts:
@@ -198,6 +203,8 @@ def _heard(message: ChatMessage, takes: Takes) -> Iterator[Body]:
             rest += [{"type": "text", "text": text}, *map(_content, media)]
         elif isinstance(part, Opaque):
             rest += [dict(part.data)] if part.dialect == _DIALECT else []
+        elif isinstance(part, File) and part.media_type.startswith("video/"):
+            rest.append(_video(part, takes_video=takes_video))
         elif not isinstance(part, Thinking | ToolCall):
             rest.append(_content(part))
     if rest:
@@ -226,11 +233,23 @@ def _content(part: Part) -> Body:
     raise UnsupportedPart(f"chat completions take no {type(part).__name__}")
 
 
+def _video(part: File, *, takes_video: bool) -> Body:
+    if not takes_video:
+        raise UnsupportedPart(
+            f"OpenAI takes no {part.media_type} ({part.name}): pass pictures of it, or its sound"
+        )
+    return {"type": "video_url", "video_url": {"url": data_url(part)}}
+
+
 def _file(part: File) -> Body:
     if part.data is None:
         raise UnsupportedPart(f"chat completions take no file by its address ({part.name}): pass data=")
     if kind := _AUDIO.get(part.media_type):
         return {"type": "input_audio", "input_audio": {"data": base64_text(part), "format": kind}}
+    if part.media_type.startswith("audio/"):
+        raise UnsupportedPart(
+            f"chat completions take WAV and MP3, and no {part.media_type} ({part.name}): convert it"
+        )
     return {"type": "file", "file": {"filename": part.name, "file_data": data_url(part)}}
 
 

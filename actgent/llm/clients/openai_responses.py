@@ -208,8 +208,12 @@ def _content(part: Part) -> Body:
         return {"type": "input_text", "text": part.text}
     if isinstance(part, Image):
         return {"type": "input_image", "image_url": data_url(part)}
-    if not isinstance(part, File) or part.media_type.startswith("audio/"):
-        raise UnsupportedPart(f"responses take no {getattr(part, 'media_type', type(part).__name__)}")
+    if not isinstance(part, File):
+        raise UnsupportedPart(f"responses take no {type(part).__name__}")
+    if part.media_type.startswith(("audio/", "video/")):
+        raise UnsupportedPart(
+            f"responses take no {part.media_type} ({part.name}): WAV and MP3 go to models behind chat completions that hear"
+        )
     if part.data is None:
         return {"type": "input_file", "file_url": part.url}
     return {"type": "input_file", "filename": part.name, "file_data": data_url(part)}

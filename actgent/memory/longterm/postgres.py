@@ -150,6 +150,14 @@ class PostgresStore(MemoryStore):
         except psycopg.Error as error:
             raise _ours(error) from error
 
+    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Without waiting for the answer to each: they are sent together."""
+        try:
+            with self._db.cursor() as cursor:
+                cursor.executemany(sql.replace("?", "%s").encode(), rows)
+        except psycopg.Error as error:
+            raise _ours(error) from error
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         if self._db.closed:

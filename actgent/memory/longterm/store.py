@@ -123,6 +123,11 @@ class MemoryStore(abc.ABC):
     def run(self, sql: str, values: Iterable[object] = ()) -> list[Row]:
         """Run a statement whose values stand as `?`."""
 
+    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run a statement that returns nothing with each of some rows of values, in their order."""
+        for row in rows:
+            self.run(sql, row)
+
     @abc.abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
         """A block that is written whole, and durable at its end."""
@@ -330,11 +335,10 @@ class MemoryStore(abc.ABC):
         self.embed(todo.vectors)
 
     def _use(self, todo: Use) -> None:
-        for number, (times, last) in sorted(todo.uses.items()):
-            self.run(
-                "UPDATE memories SET last_used = ?, uses = uses + ? WHERE number = ?",
-                (last, times, number),
-            )
+        self.run_many(
+            "UPDATE memories SET last_used = ?, uses = uses + ? WHERE number = ?",
+            [(last, times, number) for number, (times, last) in sorted(todo.uses.items())],
+        )
 
     # --- reading -------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from actgent.protocols.calls import ARGUMENTS, CallForm, arguments_in, stray_arg
 from actgent.structured.extract import extract_only
 from actgent.structured.schemas import schema_check
 
+from .tasks import tasks_reason
+
 ACTIONS = ("plan", "execute", "summarize", "evaluate")
 FORMS: Mapping[str, str] = {
     "plan": 'plan, params {"steps": ["<what to do first>", "..."], "strategy": "<why this way>"}',
@@ -68,6 +70,8 @@ class DecisionReader:
     """Reads decisions, those of the loop and custom ones."""
 
     custom: Mapping[str, CustomAction]
+    with_tasks: bool = False
+    """True: a plan may be one of tasks."""
 
     def read(self, text: str, *, needs_params: bool) -> Decision:
         """The decision in an answer's text; `needs_params` is False where they may be left to be asked for.
@@ -94,7 +98,9 @@ class DecisionReader:
         return self._params_reason(action, params)
 
     def _params_reason(self, action: str, params: Mapping[str, Any]) -> str | None:
-        if own := self.custom.get(action):
+        if action == "plan" and self.with_tasks and "tasks" in params:
+            reason = tasks_reason(params["tasks"])
+        elif own := self.custom.get(action):
             reason = schema_check(own.params)(params) if own.params else None
         else:
             reason = _PARAMS[action](params)

@@ -1,13 +1,14 @@
-"""Which action may follow which on the way to a goal.
+"""Which actions are offered on the way to a goal, and which are refused.
 
     initial ──plan──► planning ──execute──► executing ──summarize──► summarizing ──evaluate──► evaluating
-                         ▲                    │  ▲ └────────evaluate─────────────────────────►  │
-                         └───plan (a failure)─┘  └────────────────execute────────────────────── │
-                         └────────────────────────plan──────────────────────────────────────────┘
+       │                 ▲                    ▲  ▲ └────────evaluate─────────────────────────►  │
+       │                 └───plan (a failure)─┘  └────────────────execute────────────────────── │
+       └───execute────────────────────────────┘                                                 │
+                         ▲────────────────────────plan──────────────────────────────────────────┘
 
-An action is allowed where the table names it and no rule refuses it. The rules look at what was found, so that
-nothing is summarized or judged that is not there. A summary is always followed by an evaluation. An evaluation
-that finds the goal achieved ends the turn, so the table says only what follows one that does not.
+The table is what a model is offered. One that decides otherwise, such as to act and to judge at once, is not held up:
+refused is only what cannot be done, because nothing is there that it could be done with. An evaluation that finds the
+goal achieved ends the turn, so the table says only what follows one that does not.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from .progress import Phase, Progress
 
 TRANSITIONS: Mapping[Phase, tuple[str, ...]] = {
-    "initial": ("plan",),
+    "initial": ("plan", "execute"),
     "planning": ("execute", "summarize"),
     "executing": ("execute", "summarize", "evaluate", "plan"),
     "summarizing": ("evaluate",),
@@ -28,35 +29,28 @@ LEADS_TO: Mapping[str, Phase] = {
     "evaluate": "evaluating",
 }
 OPEN_PHASES: tuple[Phase, ...] = ("planning", "executing", "evaluating")
-"""Where actions of one's own may be chosen."""
-ENOUGH = 2
-"""Results that can be judged without a summary."""
+"""Where actions of one's own are offered."""
+
+
+def offered(progress: Progress, *, has_tools: bool) -> list[str]:
+    """The actions that a model is offered next, in the table's order."""
+    row = TRANSITIONS.get(progress.phase, ())
+    return [
+        action
+        for action in row
+        if refusal(action, progress, has_tools=has_tools) is None
+        and not (action == "plan" and progress.phase == "executing" and not progress.has_failed)
+        and not (action == "summarize" and progress.phase == "planning" and has_tools)
+    ]
 
 
 def refusal(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Why an action may not come next, None if it may."""
-    if action not in TRANSITIONS.get(progress.phase, ()):
-        return f"{action} cannot follow here"
-    return _lacking(action, progress, has_tools=has_tools)
-
-
-def allowed(progress: Progress, *, has_tools: bool) -> list[str]:
-    """The actions that may come next, in the table's order."""
-    row = TRANSITIONS.get(progress.phase, ())
-    return [action for action in row if _lacking(action, progress, has_tools=has_tools) is None]
-
-
-def _lacking(action: str, progress: Progress, *, has_tools: bool) -> str | None:
-    """Return what an action needs and is not there; without tools, what the model knows is all there can be."""
-    match action:
-        case "plan" if progress.phase == "executing" and not progress.has_failed:
-            return "the plan stays until a tool fails or an evaluation finds something missing"
-        case "execute" if not has_tools:
-            return "there are no tools"
-        case "summarize" if has_tools and progress.phase == "planning":
-            return "the plan has to be carried out first"
-        case "summarize" if has_tools and not progress.found:
-            return "nothing was found yet that could be summarized"
-        case "evaluate" if not progress.summary and progress.found < ENOUGH:
-            return f"an evaluation needs a summary, or at least {ENOUGH} results"
+    """Why an action cannot be done now, None if it can; without tools, what the model knows is all there can be."""
+    if action == "execute" and not has_tools:
+        return "there are no tools"
+    is_worked = bool(progress.used_tools or progress.found)
+    if action == "summarize" and has_tools and not is_worked:
+        return "nothing was done yet that could be summarized"
+    if action == "evaluate" and not progress.summary and not is_worked:
+        return f"nothing was {'done' if has_tools else 'summed up'} yet that could be judged"
     return None

@@ -116,6 +116,7 @@ class Planning(Protocol):
     name: ClassVar[str] = "plan"
     lookback = 0
     template: ClassVar[str] = WHO
+    stages: ClassVar[Sequence[str]] = tuple(ROLES.values())
 
     def __init__(self, *, rounds: int = 5, retries: int = 2, model_calls: int = 100) -> None:
         if rounds < 1 or retries < 0 or model_calls < 2:  # noqa: PLR2004 - a plan and an answer
@@ -129,6 +130,9 @@ class Planning(Protocol):
     def request(self, view: View) -> Request:
         stage = self.stage_of(view)
         return Request(tail=self._tail(stage, view), model=_role(stage, view.state))
+
+    def stage_name(self, view: View) -> str:
+        return ROLES[self.stage_of(view)]
 
     def stage_of(self, view: View) -> str | None:
         """The stage that a pass is at: None plans, then `execute` and `synthesize`."""

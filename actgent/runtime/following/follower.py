@@ -81,7 +81,12 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
             return self._take()
         if self._has_ended:
             raise trio.EndOfChannel
-        return None if self._is_behind or self._feed.has_news else self._take_grown()
+        return None if self.has_news else self._take_grown()
+
+    @property
+    def has_news(self) -> bool:
+        """True if `move_on` has something to do: it does not wait then."""
+        return self._is_behind or self._feed.has_news
 
     async def move_on(self) -> None:
         """Read the journal, hear the feed, or wait for that, or for something to grow."""

@@ -61,7 +61,6 @@ class Ratings:
     """What readers think of answers, as a runtime keeps it."""
 
     journal: Journal | None
-    epoch: int
     clock: Clock
 
     async def rate(
@@ -107,16 +106,17 @@ class Ratings:
             raise SessionNotFound(agent or "", session_id)
         now = self.clock.now()
         rating = Rated(message_id=message_id, score=score, comment=comment, expected=expected, by=by, at=now)
-        return await _keep(self.journal, self.epoch, key, rating)
+        return await _keep(self.journal, key, rating)
 
 
-async def _keep(journal: Journal, epoch: int, key: SessionKey, rating: Rated) -> bool:
+async def _keep(journal: Journal, key: SessionKey, rating: Rated) -> bool:
     """Write a judgement, unless its reader has said just this before; returns whether it was new.
 
     Raises:
         SessionNotFound, UsageError: see `read_ratings`.
         JournalError: it could not be written.
     """
+    epoch = journal.epoch_of(key.session_id)
     known = (await read_ratings(journal, key, rating.message_id)).get(rating.by)
     if known is not None and attrs.evolve(known, at=rating.at) == rating:
         return False

@@ -9,7 +9,13 @@ import trio
 from actgent.actors.actor import calling_actor
 from actgent.actors.dead_letters import DeadLetter
 from actgent.control.durable_timer import DueIndex
-from actgent.errors import Interrupted, NotRunning, SessionClosed, Stopped, WouldDeadlock
+from actgent.errors import (
+    Interrupted,
+    NotRunning,
+    SessionClosed,
+    Stopped,
+    WouldDeadlock,
+)
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
@@ -22,6 +28,8 @@ from actgent.sessions.propagation import run_with
 from actgent.sessions.restore import SnapshotKeeper
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, is_inside, running_turn
+
+from .leaving import IsLeft, Leaving
 
 RESTORED_AGE_SECONDS = 1e9
 """Seconds that messages restored from the journal are older than all others."""
@@ -37,11 +45,11 @@ class SessionLifecycle:
         events: EventStream,
         timers: DueIndex,
         journal: Journal | None,
-        epoch: int,
         memory: Memory,
+        drains: Sequence[IsLeft],
         on_ended: Callable[[SessionKey], object],
     ) -> None:
-        """Args: `on_ended` hears of sessions that are to leave the journal."""
+        """Args: `on_ended` hears of sessions that are to leave the journal; `drains` tell which are about to leave this process."""
         self.name = runner.name
         self.runner = runner
         self.sessions = runner.sessions
@@ -54,11 +62,11 @@ class SessionLifecycle:
         """True if it takes them from turns and actors that still run."""
         self.openers: dict[str, trio.lowlevel.Task] = {}
         """Calls the handlers of a session that comes back, before what waits in it goes on."""
+        self.leaving = Leaving(runner, journal, timers, drains)
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
-        self._epoch = epoch
         self._keeper = (
-            None if journal is None else SnapshotKeeper(journal, self.name, epoch, memory, runner.start_soon)
+            None if journal is None else SnapshotKeeper(journal, self.name, memory, runner.start_soon)
         )
         self._on_ended = on_ended
 
@@ -89,13 +97,13 @@ class SessionLifecycle:
 
     def check_open(self, context: SessionContext) -> None:
         if context.closed:
-            raise SessionClosed(context.id)
+            raise context.refusal
         self.check_accepts()
 
     def check_reachable(self, context: SessionContext) -> None:
         """Refuse a message that has been on its way since the agent took messages, if nothing can end it any more."""
         if context.closed:
-            raise SessionClosed(context.id)
+            raise context.refusal
         if not (self.accepts or self.is_draining):
             raise NotRunning(self.name)
 
@@ -116,12 +124,13 @@ class SessionLifecycle:
         Raises:
             NotRunning: the agent takes no more.
             SessionClosed: its parent was closed.
+            SessionMoved: another process goes on with its parent.
             ConfigurationError: its id is taken.
         """
         self.check_accepts()
         parent = context.parent
         if parent is not None and parent.closed:
-            raise SessionClosed(parent.id)
+            raise parent.refusal
         self.sessions.add(context)
         context.due_index = self._timers
         if parent is not None:
@@ -138,20 +147,31 @@ class SessionLifecycle:
                 )
             )
 
-    def new_log(self, session_id: str, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
+    def new_log(self, session_id: str, epoch: int, *, due: float = 0.0, grown: int = 0) -> SessionLog | None:
         """A session's end of the journal, where there is one, which has its earliest date at `due`.
 
-        `grown` is the number of its records that no snapshot covers.
+        `epoch` is that under which it was read, and `grown` the number of its records that no snapshot covers.
         """
         if self.journal is None or self._keeper is None:
             return None
-        keep_soon = self._keeper.keep_soon
-        return SessionLog(
-            session_id, self.name, self.journal, self._epoch, grown=grown, on_long=keep_soon, due=due
-        )
+        log = SessionLog(session_id, self.name, self.journal, epoch, grown=grown, due=due)
+        log.on_long = self._keeper.keep_soon
+        log.on_fenced = self.leaving.leave_tree if self.journal.is_shared else None
+        return log
+
+    def leave(self, context: SessionContext) -> None:
+        """Let another process go on with a session: whatever runs in it is stopped, and nothing more is written or told."""
+        if not context.has_moved:
+            self.leaving.begin(context)
+            self.forget_if_over(context)
 
     def resume_restored(self, context: SessionContext, messages: Sequence[Message]) -> None:
-        """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first."""
+        """Take what was accepted before a restart, for which the session is claimed; a turn that had begun goes on first.
+
+        Raises:
+            SessionMoved: another process goes on with it by now.
+        """
+        _check_not_moved(context)
         context.mail.pending += len(messages)
         if messages:
             self.sessions.mark_active(context)
@@ -219,8 +239,11 @@ class SessionLifecycle:
         self.forget_if_over(context)
 
     def forget_if_over(self, context: SessionContext) -> None:
-        """Forget a session that was closed or let go, once nothing is on its way in, queued or running."""
-        if _is_over(context):
+        """Forget a session that was closed, let go or has moved, once nothing is on its way in, queued or running."""
+        if context.has_moved:
+            if not context.mail.pending:
+                self.leaving.end(context)
+        elif _is_over(context):
             self.note_closed(context)
             self.discard(context)
 
@@ -248,6 +271,9 @@ class SessionLifecycle:
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Let a session leave memory; returns those that may have stayed for it alone."""
+        if context.has_moved:
+            self.leaving.end(context)
+            return []
         context.closed = True
         if not self.sessions.remove(context):
             return []
@@ -270,13 +296,15 @@ class SessionLifecycle:
         """Stop a session's turn, and with `drop_queued` end what waits for its turn."""
         error = Interrupted(reason)
         await self._stop(context, error, drop=error if drop_queued else None)
+        _check_not_moved(context)
 
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
-        """Stop what answers one message, or end it where it waits for its turn; of one that has ended nothing is left to stop."""
+        """Stop what answers one message, or end it where it waits for its turn or when it is in; nothing if it has ended."""
         error, acceptance = Interrupted(reason), context.mail.find(message_id)
         if message_id in context.answered_ids:
             await self._stop(context, error, drop=None)
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
+            context.mail.stop_later(message_id, reason)
             await trio.lowlevel.checkpoint()
         else:
             self.inbox.take_out(acceptance.place)
@@ -287,6 +315,7 @@ class SessionLifecycle:
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
             await ended.wait()
+        _check_not_moved(context)
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""
@@ -303,6 +332,7 @@ class SessionLifecycle:
             async with trio.open_nursery() as nursery:
                 for each in reversed(open_ones):
                     nursery.start_soon(host_of(each).stop_for_good, each)
+        _check_not_moved(context)
 
     def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants any more."""
@@ -411,6 +441,11 @@ def _is_over(context: SessionContext) -> bool:
     """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
     is_over = context.closed or (context.mail.is_transient and not context.reports_due)
     return is_over and not context.mail.pending and not context.mail.pins
+
+
+def _check_not_moved(context: SessionContext) -> None:
+    if context.has_moved:
+        raise context.refusal
 
 
 def _stopped(turn: Turn | None, error: Exception) -> trio.Event | None:

@@ -33,13 +33,14 @@ OnSession = Callable[[Any], Any]
 """Called with the user's end of a session."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Given:
     """What else is written of a session that is created."""
 
     has_deps: bool
     notify: tuple[str, ...]
     is_transient: bool
+    is_described: bool
 
 
 def check_new(new: NewSession) -> None:
@@ -110,6 +111,7 @@ def opened_record(
         transient=given.is_transient,
         deps=given.has_deps,
         notify=given.notify,
+        is_described=given.is_described,
         parent_agent="" if parent is None else parent.agent,
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack
 
 import attrs
 import trio
@@ -12,17 +12,14 @@ from actgent.control.arguments import check_id, check_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
-    DepsMissing,
-    JournalDamaged,
     SessionClosed,
     SessionExists,
     SessionNotFound,
-    WireError,
     WrongOwner,
 )
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import NO_LIMITS, Opened, Record
-from actgent.messages import Message, OnBusy, Sender, new_secret
+from actgent.messages import Message, OnBusy, Sender
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.intake import Intake
 from actgent.runtime.slots import running_session
@@ -40,6 +37,7 @@ from actgent.state.reducers import Reducer
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 
+from .naming import choose_id, id_for, id_in_tree
 from .new_session import Given, NewSession, OnSession, check_new, check_parent, opened_record, to_owner
 from .reopening import (
     DepsMissingCheck,
@@ -105,14 +103,17 @@ class SessionOpener:
         deps: object = None,
         history: Iterable[Former] = (),
         notify: Sequence[str] = (),
+        is_described: bool = False,
     ) -> SessionContext:
         """A session that nobody has been told of yet.
 
         Raises:
             SessionExists: the session id is taken in memory.
+            ConfigurationError: others may own sessions of this id, and its parent is here.
+            SessionMoved: another process owns sessions of this id, or is about to.
         """
         context = SessionContext(
-            session_id or new_secret(),
+            id_for(self.running, session_id, parent),
             owner,
             SessionConversation(self.running.core.memory.open_view(), system=system),
             self.running.name,
@@ -122,13 +123,15 @@ class SessionOpener:
             tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
         )
         context.face = self.make_face(context, deps)
+        lifecycle = self.running.lifecycle
+        if self.running.journal is not None or lifecycle.leaving.drains:
+            context.log = lifecycle.new_log(context.id, lifecycle.leaving.epoch_of(context.id))
         self.running.lifecycle.open(context)
-        context.log = self.running.lifecycle.new_log(context.id)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            given = Given(has_deps=deps is not None, notify=tuple(notify), is_transient=is_transient)
+            given = Given(deps is not None, tuple(notify), is_transient, is_described)
             context.log.add(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
@@ -156,10 +159,10 @@ class SessionOpener:
         limits: Limits | None = None,
         history: Iterable[Former] = (),
         notify: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext:
-        """See `Agent.create_session`; `notify` is `Opened.notify`."""
-        if limits is not None:
-            check_limits(limits)
+        """See `Agent.create_session`; `notify` is `Opened.notify`, and `metadata` the first message's."""
+        check_limits(limits)
         history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:
@@ -179,9 +182,10 @@ class SessionOpener:
                 deps=deps,
                 history=history,
                 notify=notify,
+                is_described=bool(description),
             )
             if description or self.on_session or self.running.journal is not None:
-                await self._begin(context, description)
+                await self._begin(context, description, metadata)
             else:  # nothing happens in it, so only its caller's cancellation can take it back
                 try:
                     await trio.lowlevel.checkpoint()
@@ -190,11 +194,11 @@ class SessionOpener:
                     raise
             return context
 
-    async def _begin(self, context: SessionContext, description: Content) -> None:
+    async def _begin(self, context: SessionContext, description: Content, metadata: Any) -> None:
         """Have a new session's handlers attached, and its first message said."""
         async with Making(self, context):
             if description:
-                await self.intake.accept_first(context, message_to(context, description))
+                await self.intake.accept_first(context, message_to(context, description, metadata=metadata))
             elif context.log is not None:
                 await context.log.flush()
 
@@ -233,9 +237,12 @@ class SessionOpener:
 
     async def call_on_session(self, context: SessionContext) -> None:
         """Call the functions of `Agent.on_session` that are there, in their order."""
-        for fn in tuple(self.on_session):
-            if fn in self.on_session:  # none of those before removed it
-                await _call_with(fn, context.face)
+        if not self.on_session:
+            return
+        with self.running.lifecycle.leaving.cut(context.id):
+            for fn in tuple(self.on_session):
+                if fn in self.on_session:  # none of those before removed it
+                    await _call_with(fn, context.face)
 
     # --- those that are there --------------------------------------------------------------
 
@@ -248,12 +255,11 @@ class SessionOpener:
             await self.wait_opened(session_id)
             await refuse_stranger(self.running, session_id, wanted)
         context = await self.find(session_id, deps=deps)
-        if wanted is not None:
-            self._check_owner(context, wanted)
+        self._check_owner(context, wanted)
         return context
 
-    def _check_owner(self, context: SessionContext, owner: Sender) -> None:
-        if context.owner != owner:
+    def _check_owner(self, context: SessionContext, owner: Sender | None) -> None:
+        if owner is not None and context.owner != owner:
             raise WrongOwner(self.running.name, context.id, owner.name)
 
     async def find(self, session_id: str, *, deps: object = None) -> SessionContext:
@@ -267,7 +273,7 @@ class SessionOpener:
         await self.wait_opened(session_id)
         if self.running.journal is not None and session_id not in sessions:
             with self.opens(session_id):
-                return await self._reopen(session_id, deps)
+                return await self.reopen(session_id, deps)
         return await self._after_pause(sessions.find(session_id).face)
 
     async def _after_pause(self, face: object) -> SessionContext:
@@ -317,43 +323,13 @@ class SessionOpener:
         plain = f"{parent.id}/{name}"
         await self.wait_opened(plain)
         with self.opens(plain):
-            session_id = await self.choose_id(parent, plain, f"{parent.scope}/{name}")
+            session_id = await choose_id(
+                self.running, parent, plain, id_in_tree(self.running, parent, f"{parent.scope}/{name}")
+            )
             try:
                 return await self.find(session_id)
             except SessionNotFound:
                 return await self.create(parent.owner, session_id=session_id, parent=parent, history=history)
-
-    async def choose_id(self, parent: SessionContext, plain: str, scoped: str) -> str:
-        """The id of a session below another one: the plain one, or the scoped one where another session has that."""
-        is_below = await self._is_below(parent, plain)
-        if is_below or (is_below is None and not await self._is_below(parent, scoped)):
-            return plain
-        return scoped
-
-    async def _is_below(self, parent: SessionContext, session_id: str) -> bool | None:
-        """Return True if this session is the parent of the one with this id; None if there is no such session."""
-        context, journal = self.running.sessions.get(session_id), self.running.journal
-        if context is not None:
-            return context.parent_key == parent.key
-        head = None if journal is None else await journal.head(self.running.name, session_id)
-        return None if head is None else head.parent == parent.key
-
-    async def recover(self) -> None:
-        """See `Agent.recover`."""
-        await self.running.ready.wait()
-        if self.running.journal is None:
-            return
-        for session_id in await self.running.journal.unfinished(self.running.name):
-            await self.wait_opened(session_id)
-            if session_id not in self.running.sessions:
-                try:
-                    with self.opens(session_id):
-                        await self._reopen(session_id)
-                except (JournalDamaged, WireError, DepsMissing) as error:
-                    _log.error("agent %s leaves a session out: %s", self.running.name, error)
-                except (SessionClosed, SessionNotFound):
-                    pass  # another agent that started earlier opened it, and it has ended since it was listed
-        self.running.timer_service.load(await self.running.journal.due(self.running.name))
 
     async def _check_unused(self, session_id: str) -> None:
         """Refuse an id under which the journal has a session already."""
@@ -372,7 +348,9 @@ class SessionOpener:
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Wait until a concurrent open of the same session has finished, unless this task is part of it."""
+        """Wait until a concurrent open of the same session has finished, unless this task is part of it, or it has left."""
+        while (left := self.running.lifecycle.leaving.find(session_id)) is not None:
+            await left.wait()
         while (opening := self._opening.get(session_id)) is not None:
             if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
                 return
@@ -391,6 +369,10 @@ class SessionOpener:
         finally:
             self._end_opening(session_id, opening)
 
+    def openings(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
+        """What is set when the sessions are open, or are not, that are just opened."""
+        return [each.done for session_id, each in self._opening.items() if is_wanted(session_id)]
+
     def may_erase(self, session_id: str) -> bool:
         """Return True if no task opens or uses a session at this moment."""
         context = self.running.sessions.find_any(session_id)
@@ -401,12 +383,13 @@ class SessionOpener:
             del self._opening[session_id]
         opening.done.set()
 
-    async def _reopen(self, session_id: str, deps: object = None) -> SessionContext:
+    async def reopen(self, session_id: str, deps: object = None) -> SessionContext:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
         running, sessions = self.running, self.running.sessions
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return await self._after_pause(unloaded)
         assert running.journal is not None  # noqa: S101 - or there is nothing to be opened
+        epoch = running.lifecycle.leaving.epoch_of(session_id)
         loaded = await load_tail(running, running.journal, session_id)
         opened = loaded.opened
         if opened is None:
@@ -424,7 +407,9 @@ class SessionOpener:
         if restored.is_closed:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.mail.acceptances or {}).values())
-        context.log = running.lifecycle.new_log(session_id, due=restored.due, grown=len(loaded.records))
+        context.log = running.lifecycle.new_log(
+            session_id, epoch, due=restored.due, grown=len(loaded.records)
+        )
         mark_temporary(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
@@ -432,6 +417,7 @@ class SessionOpener:
             return sessions.find(session_id)
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return sessions.loaded(unloaded)
+        running.lifecycle.leaving.check_epoch(session_id, epoch)
         self._find_parent(context, opened, restored.waiting)
         context.face, context.host = self.make_face(context, deps), running.lifecycle
         running.lifecycle.open(context)
@@ -466,7 +452,7 @@ class SessionOpener:
                 self.trees.wait_for_parent(parent, context)
         if opened.parent_id and opened.transient:
             options = self.running.runner.turn_lifecycle.options
-            task = context.tree.task = restored_task(context.id, opened, options)
+            task = context.tree.task = restored_task(context, opened, options)
             if opened.deadline and any(message.id == task.message_id for message in waiting):
                 context.set_timer(TaskDeadline(task.deadline, task.seconds))
         self.trees.attach_children(context)

@@ -19,6 +19,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import LoadedSession, is_unused, load_session
 from actgent.sessions.waiting.tasks import Task
 from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
+from actgent.sessions.waiting.turn_options import restored_options
 
 
 class DepsMissingCheck(typing.Protocol):
@@ -76,10 +77,14 @@ def check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissin
         raise missing
 
 
-def restored_task(session_id: str, opened: Opened, options: CallOptions) -> Task:
-    """Make the task again that a session was opened for."""
+def restored_task(context: SessionContext, opened: Opened, options: CallOptions) -> Task:
+    """Make the task again that a session was opened for, with what its turn alone was told."""
+    message_id = message_id_of(context.id)
+    accepted = context.mail.find(message_id)
+    if accepted is not None and accepted.options is not None:
+        options = restored_options(options, accepted.options)
     return Task(
-        message_id_of(session_id),
+        message_id,
         TurnFuture(options, is_patient=True),
         opened.parent_agent,
         opened.parent_id or "",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
-from actgent.errors import SessionClosed, SessionExists, SessionNotFound
+from actgent.errors import SessionExists, SessionNotFound
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext
 from actgent.sessions.following import LiveText
@@ -72,6 +72,10 @@ class SessionTable(Mapping[str, SessionContext]):
         unloaded = self._unloaded.get(session_id) if context is None else None
         return context if unloaded is None else self.loaded(unloaded)
 
+    def known_ids(self) -> list[str]:
+        """The ids of the sessions in memory, and of those that were unloaded and are held by someone."""
+        return [*self._loaded, *self._unloaded]
+
     def forget_unloaded(self, session_id: str) -> None:
         """Forget an unloaded session: whoever holds it holds one that is no more."""
         self._unloaded.pop(session_id, None)
@@ -86,10 +90,11 @@ class SessionTable(Mapping[str, SessionContext]):
 
         Raises:
             SessionClosed: it was closed.
+            SessionMoved: another process goes on with it.
             SessionNotFound: it is not this agent's.
         """
         if context.closed:
-            raise SessionClosed(context.id)
+            raise context.refusal
         if self._loaded.get(context.id) is not context:
             raise SessionNotFound(self.agent, context.id)
 

@@ -145,7 +145,10 @@ class ObservationView:
 def _of_told(told: Told) -> tuple[Any, ...]:
     data = None if told.data is None else json.loads(told.data)
     if told.kind == "reply":
-        return told.id, "FINAL_RESPONSE", "Answer", told.text, {"data": data, "message_type": told.name}
+        about: dict[str, Any] = {"data": data, "message_type": told.name}
+        if told.reasoning is not None:
+            about["reasoning"] = json.loads(told.reasoning)
+        return told.id, "FINAL_RESPONSE", "Answer", told.text, about
     if told.kind == "route":
         return told.id, "ROUTE", f"Hands over to {told.name}", data
     kind = _OF_EVENTS.get(told.name, "EVENT")

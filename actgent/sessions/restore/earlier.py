@@ -17,8 +17,10 @@ from actgent.sessions.conversation import SessionConversation
 from .reader import Reader
 from .snapshot import BEGINNING, Mark
 
-_PAGE = 500
-"""Records that are read at once."""
+_PAGE = 3_000
+"""Records that are read at once: a session that is written as fast as it can be has some 700 in one row of a journal."""
+_WIDE = 10_000
+"""Records between marks that are read as one part, at most."""
 
 
 @attrs.frozen
@@ -73,9 +75,18 @@ class JournalMessages:
 
     def _parts(self, first: int, end: int) -> Iterator[_Part]:
         edges = [BEGINNING, *self.marks, self.end]
+        part: _Part | None = None
         for begin, stop in pairwise(edges):
-            if begin.messages < end and stop.messages > first:
-                yield _Part(begin, stop)
+            if begin.messages >= end or stop.messages <= first:
+                continue
+            if part is not None and stop.records - part.begin.records <= _WIDE:
+                part = _Part(part.begin, stop)
+                continue
+            if part is not None:
+                yield part
+            part = _Part(begin, stop)
+        if part is not None:
+            yield part
 
 
 def _lost(key: SessionKey) -> tuple[Record, ...]:

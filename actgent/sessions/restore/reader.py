@@ -111,7 +111,7 @@ class Reader:
         """The last turn, if the journal failed for it."""
         self._asking: Message | None = None
         """The answer whose calls have no results yet."""
-        self._is_closed = False
+        self._is_closed = self._is_described = False
         self.due = 0.0
         self.spent = NOTHING
         self._bounded: dict[str, Accepted] = {}
@@ -163,6 +163,8 @@ class Reader:
                 self._context.conversation.system = system
             case Due(at=at):
                 self.due = at
+            case Opened(is_described=is_described):
+                self._is_described = is_described
             case Scheduled() | Fired() | Unscheduled():
                 restore_schedule(self._context, record)
             case Closed():
@@ -182,6 +184,9 @@ class Reader:
     def _accept(self, record: Accepted) -> None:
         message = record.message
         self._waiting[message.id] = record
+        if self._is_described:
+            self._context.conversation.describe(message)
+            self._is_described = False
         self._context.mail.remember_accepted(message.id)
         if record.limits or record.within or record.depth:
             self._bounded[message.id] = record

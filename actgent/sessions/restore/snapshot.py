@@ -71,6 +71,7 @@ class SessionSnapshot:
     decided: tuple[Decided, ...]
     schedules: SavedSchedules
     state: SavedStore | None = None
+    description: str = ""
 
 
 _WIRE = Wire(
@@ -129,6 +130,7 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
         decided=() if ledger is None else _decided(ledger.decisions),
         schedules=save_schedules(context) if context.has_timers else SavedSchedules(),
         state=context.state.save() if context.has_state else None,
+        description=conversation.description,
     )
 
 
@@ -144,6 +146,7 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.view = view
     conversation.messages = RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier)
     conversation.usage, conversation.system = taken.usage, taken.system
+    conversation.description = taken.description
     conversation.know_notices(taken.notices)
     conversation.former_ids = taken.call_ids
     context.mail.know_accepted(taken.accepted)

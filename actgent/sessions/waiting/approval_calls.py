@@ -13,6 +13,7 @@ from actgent.approvals import (
 from actgent.errors import (
     AskPerson,
 )
+from actgent.forms import to_form
 from actgent.messages import ToolCall
 
 from .approval_ledger import ApprovalLedger
@@ -39,7 +40,8 @@ def approval_for(
         tool_name=call.name,
         arguments=arguments,
         question=words,
-        form=question.form,
+        form=to_form(question.form),  # type: ignore[arg-type] # it is checked where the tool asks
+        risk=question.risk,
         again=question.again,
         created_at=now,
         deadline=now + (timeout if question.timeout is None else question.timeout),
@@ -48,7 +50,7 @@ def approval_for(
 
 def question_of(approval: Approval) -> AskPerson:
     """Return the question that an approval was made from."""
-    return AskPerson(approval.question, form=approval.form, again=approval.again)
+    return AskPerson(approval.question, form=approval.form, again=approval.again, risk=approval.risk)
 
 
 def grants_of(ledger: ApprovalLedger, calls: Iterable[ToolCall]) -> Mapping[str, Grant]:

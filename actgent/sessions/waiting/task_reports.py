@@ -22,7 +22,8 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> 
     except (TypeError, ValueError) as wrong:
         return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
     shortfall = task.future.options.protocol.shortfall(reply.message_type)
-    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "")
+    is_json = reply.data is not None and not isinstance(reply.data, str)
+    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "", is_json=is_json)
 
 
 def with_shortfall(text: str, shortfall: str) -> str:

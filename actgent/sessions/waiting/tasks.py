@@ -63,6 +63,11 @@ class TaskDeadline(DurableTimer):
 # --- what it came to -------------------------------------------------------------------------
 
 
+def id_below(session_id: str, name: str) -> str:
+    """An id of the tree of a session: what stands before the first `/` is that of the session above all."""
+    return f"{session_id.partition('/')[0]}/{name}"
+
+
 def child_id_of(key: str) -> str:
     """The id of the session for a key: the key itself, unless it is longer than databases like."""
     if len(key) <= _MAX_ID:

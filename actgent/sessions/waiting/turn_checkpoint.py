@@ -33,6 +33,8 @@ class TurnProgress:
 
     calls: int = 0
     """Model calls so far."""
+    tool_calls: int = 0
+    """Tool calls that are done with."""
     repairs: int = 0
     """Bad answers in a row."""
     usage: Usage = NO_USAGE
@@ -48,6 +50,7 @@ class TurnProgress:
     def count_calls(self, calls: Iterable[ToolCall]) -> None:
         """Count tool calls that are done with."""
         for call in calls:
+            self.tool_calls += 1
             self.identical = self.identical + 1 if is_same(call, self.last_call) else 1
             self.last_call = call
             self.remember((call,))

@@ -28,6 +28,8 @@ class CallOptions:
     """How a turn talks to the model."""
 
     protocol: Protocol
+    model: str | None = None
+    """The role of the model that all calls of this turn ask; None is what the protocol asks for."""
     temperature: float | None = None
     max_tokens: int | None = None
     system: str | None = None
@@ -157,6 +159,8 @@ class TurnFuture:
 
     def expire(self, error: Exception) -> None:
         """Its time is over: so is the turn, if nobody else waits for it."""
+        if self.done.is_set():
+            return
         turn = self.turn
         if turn is not None and turn.listeners == (self,) and not self.is_joined:
             turn.stop_with(error)

@@ -16,6 +16,7 @@ from .turn_future import CallOptions
 def turn_options(
     output: Output | None,
     *,
+    model: str | None,
     temperature: float | None,
     max_tokens: int | None,
     system: str | None,
@@ -23,10 +24,11 @@ def turn_options(
     deps: bool,
 ) -> TurnOptions | None:
     """Return the options given for one turn; None if there are none. Of deps only that there were some."""
-    said = (output, temperature, max_tokens, system)
-    if said == (None, None, None, None) and not tail and not deps:
+    said = (output, model, temperature, max_tokens, system)
+    if said == (None, None, None, None, None) and not tail and not deps:
         return None
     return TurnOptions(
+        model=model,
         temperature=temperature,
         max_tokens=max_tokens,
         system=system,
@@ -42,6 +44,7 @@ def restored_options(base: CallOptions, form: TurnOptions) -> CallOptions:
     return attrs.evolve(
         base,
         protocol=base.protocol if form.output is None else _with_form(base.protocol, form),
+        model=form.model,
         temperature=base.temperature if form.temperature is None else form.temperature,
         max_tokens=base.max_tokens if form.max_tokens is None else form.max_tokens,
         system=form.system,

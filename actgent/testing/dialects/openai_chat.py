@@ -4,6 +4,7 @@ Source: the API reference, and recorded exchanges. What only compatible provider
 (`reasoning`) follows OpenRouter and Ollama.
 """
 
+import base64
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -244,6 +245,12 @@ def _user_parts(content: str | list[dict[str, Any]]) -> Iterator[Part]:
                 file = block["file"]
                 data = to_media(file["file_data"], media_type="application/pdf")
                 yield File(**data, name=file.get("filename", "file"))
+            case "input_audio":
+                sound = block["input_audio"]
+                kind = "audio/mpeg" if sound["format"] == "mp3" else f"audio/{sound['format']}"
+                yield File(media_type=kind, data=base64.b64decode(sound["data"]))
+            case "video_url":
+                yield File(**to_media(block["video_url"]["url"], media_type="video/*"))
             case _:
                 yield Opaque("openai", block)
 

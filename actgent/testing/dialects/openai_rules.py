@@ -18,7 +18,7 @@ from .rules import (
 )
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_USER_BLOCKS = ("text", "image_url", "input_audio", "file")
+_USER_BLOCKS = ("text", "image_url", "input_audio", "video_url", "file")
 _SUBSTITUTES = ("tool_calls", "function_call", "refusal", "audio")
 """What an assistant's message may hold instead of content."""
 _CALLS = ("function_call", "custom_tool_call")

@@ -24,11 +24,14 @@ class EnvelopedTool(WrappedTool):
     """
 
     def __init__(self, inner: Tool) -> None:
-        super().__init__(inner, retry_on=(_WorthRepeating,))
+        super().__init__(inner, retry_on=(_WorthRepeating,), process_output=None)
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         try:
-            return _succeeded(await self.inner.execute(arguments, context))
+            value = await self.inner.execute(arguments, context)
+            if self.inner.process_output is not None and not has_media(value):
+                value = self.inner.process_output(to_text(value))
+            return _succeeded(value)
         except AskPerson:
             raise  # a question, and no error
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code

@@ -77,15 +77,27 @@ def keep_result(source: HasState, call: ToolCall, text: str, limit: int, *, most
 
     `most` are the characters that a session keeps in its whole life; what comes after that is cut.
     """
-    state = source.state
-    size = state.get(_SIZE, 0) + len(text)
-    if size > most:
+    if not keep_text(source.state, call.id, text, most=most):
         return capped(text, limit)
     rest = f'of {len(text)} characters; read_result with id "{call.id}" reads on, and searches]'
     shown = max(0, limit - len(rest) - len(f"\n[the first {limit} "))
-    # Once: a call that is repeated after a crash may have come as far as here before it.
-    state.dispatch([(f"{_KEY}{call.id}", text), (_SIZE, size)], once=f"{call.id}/kept")
     return f"{text[:shown]}\n[the first {shown} {rest}"
+
+
+def keep_text(state: Any, name: str, text: str, *, most: int) -> bool:
+    """Keep a text for `read_result` under an id; False if the session has kept too much already."""
+    size = state.get(_SIZE, 0) + len(text)
+    if size > most:
+        return False
+    # Once: a call that is repeated after a crash may have come as far as here before it.
+    state.dispatch([(f"{_KEY}{name}", text), (_SIZE, size)], once=f"{name}/kept")
+    return True
+
+
+def kept_text(state: Mapping[str, Any], name: str) -> str | None:
+    """The text that is kept under an id; None if there is none."""
+    text = state.get(f"{_KEY}{name}")
+    return text if isinstance(text, str) else None
 
 
 def _found(text: str, wanted: str, start: int) -> str:

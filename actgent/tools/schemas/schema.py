@@ -246,7 +246,7 @@ def _with_default(annotation: Any, default: object) -> Any:
 # --- texts -------------------------------------------------------------------------------
 
 
-def _document_of(target: object) -> Docstring:
+def docstring_of(target: object) -> Docstring:
     """Google, NumPy and reST style are told apart by the parser; what none of them can read is all description."""
     text = inspect.getdoc(target) or ""
     try:
@@ -259,7 +259,7 @@ def _document_of(target: object) -> Docstring:
 
 def description_of(target: object) -> str:
     """The docstring without its sections; empty where there is none."""
-    document = _document_of(target)
+    document = docstring_of(target)
     return (document.description or "").strip()
 
 
@@ -271,7 +271,7 @@ def _summary(cls: type) -> str:
 
 def parameter_texts(target: object) -> dict[str, str]:
     """Return a docstring's text for each parameter or attribute."""
-    parameters = _document_of(target).params
+    parameters = docstring_of(target).params
     return {item.arg_name: " ".join(item.description.split()) for item in parameters if item.description}
 
 

@@ -139,10 +139,14 @@ class HTTPTool(Tool, Toolset):
     def __repr__(self) -> str:
         return f"<HTTPTool {self.name!r}: {self.method} {self.url}>"
 
-    async def run(self, publish: Publish) -> None:
+    async def run(self, told: Any, context: ToolContext | None = None) -> Any:
+        """Run one call by hand, with its arguments, as `Tool.run` does; with a function, be a toolset, as `Toolset.run` says."""
         async with self._connections.opened():
+            if not callable(told):
+                return await Tool.run(self, told, context)
+            publish: Publish = told
             publish([self])
-            await trio.sleep_forever()
+            return await trio.sleep_forever()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         request = await self._request(arguments, context)

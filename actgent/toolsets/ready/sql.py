@@ -1,5 +1,6 @@
 """Questions to a database that is only read: the database refuses the rest, whatever the text of a statement says."""
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,8 @@ MAX_PATTERN = 1000
 _STEPS = 1000
 """Instructions of SQLite between two looks at the clock."""
 _log = logger_of(__name__)
+_QUOTED, _SLASHED = re.compile(r"([\\ ])"), r"\\\1"
+"""What has a backslash before it in options of libpq."""
 Row = Sequence[Any]
 
 
@@ -140,7 +143,12 @@ def _ask_postgres(
 ) -> dict[str, Any]:
     import psycopg  # noqa: PLC0415 - an extra
 
+    from actgent.support.postgres_address import split_schema  # noqa: PLC0415 - it imports psycopg
+
     options = f"-c default_transaction_read_only=on -c statement_timeout={int(timeout * 1000)}"
+    address, schema = split_schema(address, default="", owner="the database")
+    if schema:
+        options += f' -c search_path="{_QUOTED.sub(_SLASHED, schema)}"'
     try:
         with psycopg.connect(address, options=options, connect_timeout=max(2, int(timeout))) as connection:
             connection.read_only = True

@@ -86,7 +86,9 @@ class ApprovalRequests:
         call = ToolCall(asked.guard, {"text": asked.text}, id=asked.call_id)
         about = "message" if asked.is_message else "answer"
         question = asked.ask.question or f"May this {about} pass the guard {asked.guard!r}?"
-        wish = AskPerson(question, form=asked.ask.form, again=False, timeout=asked.ask.timeout)
+        wish = AskPerson(
+            question, form=asked.ask.form, again=False, timeout=asked.ask.timeout, risk=asked.ask.risk
+        )
         approvals = [self._approval(context, turn, call, wish)]
         self._write(context, approvals)
         if context.log is not None:

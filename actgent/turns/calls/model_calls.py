@@ -106,13 +106,14 @@ class ModelCaller:
         if context.log is not None or self.observer.stream.watched:
             chat.watch = self.observer.watch_call(context, message, llm.name)
         answer = await self._complete(context, turn, llm, chat)
-        turn.answer.growth = None
+        first_at = turn.answer.first_at
+        turn.answer.growth = turn.answer.first_at = None
         calls = self._remember_answer(context, turn, message, answer, chat, prompt=prompt, started=started)
         turn.answer.fitting = None
         self._count_usage(context, turn, answer)
         for listener in turn.listeners:
             listener.take_answer(answer)
-        self.observer.take_answer(context, message, answer, started)
+        self.observer.take_answer(context, message, answer, started, first_at)
         return answer, calls
 
     def check_limit(self, context: SessionContext, turn: Turn) -> None:
@@ -121,9 +122,10 @@ class ModelCaller:
         Raises:
             LimitReached: the turn has had all its model calls.
         """
-        if turn.limits.model_calls is not None:
+        protocol = turn.options.protocol
+        if turn.limits.model_calls is not None and not protocol.limit_argument:
             return
-        limit = turn.options.protocol.max_iterations or DEFAULT_MODEL_CALLS
+        limit = protocol.max_iterations or DEFAULT_MODEL_CALLS
         if turn.progress.calls >= limit:
             raise LimitReached(
                 "model calls",
@@ -132,6 +134,7 @@ class ModelCaller:
                 used={"model_calls": turn.progress.calls},
                 agent=self.sender.name,
                 session_id=context.id,
+                argument=protocol.limit_argument,
             )
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
@@ -186,7 +189,7 @@ class ModelCaller:
 
     def keep_partial(self, context: SessionContext, turn: Turn) -> None:
         """Keep the text of an answer that was cut in the conversation, marked as cut."""
-        growth, turn.answer.growth = turn.answer.growth, None
+        growth, turn.answer.growth, turn.answer.first_at = turn.answer.growth, None, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
             said = self._said(context, parts, turn.answer.id, turn.message, cut=True)

@@ -105,13 +105,13 @@ class NestedCalls:
         elif has_begun:
             batch.begun = frozenset({0})
         if tool.effect != "pure" and self.context.log is not None:
-            batch.on_stage = partial(self._begin, batch, call)
+            batch.on_stage = partial(self._begin, call)
         await batch.run()
         if (question := batch.asked.get(0)) is not None:
             raise self._question(call, question)
         return self._keep(call, batch.results()[0])
 
-    async def _begin(self, batch: Batch, call: ToolCall, places: Sequence[int]) -> None:
+    async def _begin(self, call: ToolCall, batch: Batch, places: Sequence[int]) -> None:
         """Write that a call is about to start whose effect a restart has to know of; nothing cuts the write."""
         if self.context.log is None or not all(map(batch.would_start, places)):
             return
@@ -147,7 +147,7 @@ class NestedCalls:
 
     def _question(self, call: ToolCall, question: AskPerson) -> AskPerson:
         words = f"{self._asked_about(call)} {question.question or f'May the tool {call.name!r} run?'}"
-        return AskPerson(words, form=question.form, timeout=question.timeout, again=True)
+        return AskPerson(words, form=question.form, timeout=question.timeout, again=True, risk=question.risk)
 
     def _asked_about(self, call: ToolCall) -> str:
         arguments = canonical(call.arguments) if isinstance(call.arguments, Mapping) else call.arguments

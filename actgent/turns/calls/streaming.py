@@ -1,5 +1,7 @@
 """An answer that is still growing: what of it may be shown, and what is kept if it is cut."""
 
+import time
+
 import attrs
 
 from actgent.messages import Token
@@ -22,6 +24,7 @@ class AnswerStream:
         turn = self._turn
         if attempt != self._attempt or turn.answer.growth is None:
             self._attempt, turn.answer.growth = attempt, turn.options.protocol.growth()
+            turn.answer.first_at = time.monotonic()
         for listener in turn.listeners:
             await listener.grow(text, attempt)
         said = turn.answer.growth.add(text)

@@ -149,7 +149,7 @@ class ToolCaller:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
             return
-        batch.on_stage = partial(self._begin_stage, context.log, turn, batch)
+        batch.on_stage = partial(self._begin_stage, context.log, turn)
         if len(batch.calls) > 1:  # a single result is written with the message that carries it
             batch.on_finish = context.log.finish
 
@@ -285,6 +285,7 @@ class ToolCaller:
         """Stop a model that repeats itself before it does so once more."""
         most = turn.limits.identical_calls
         progress = turn.progress
+        progress.tool_calls += len(calls)
         if (called := progress.called) is None:
             called = progress.called = []
         for call in calls:

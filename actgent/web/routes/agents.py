@@ -1,15 +1,24 @@
 """The agents of a runtime over HTTP, whether it works, and the description of all addresses."""
 
+from collections.abc import Iterable, Iterator
+
 import attrs
+import trio
 from starlette.responses import Response
 
+from actgent.errors import Fenced, JournalError
+from actgent.journal.base import Journal
 from actgent.journal.listing import STATES
 from actgent.web.metrics import MEDIA_TYPE, gauges_of
-from actgent.web.problems import Problem
+from actgent.web.problems import Problem, missing
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .views import of_agent
 
+TRIED_AGAIN = 5.0
+"""Seconds after which a journal that could not be written may be tried by further messages."""
+ANSWERS = 5.0
+"""Seconds in which it has to answer."""
 TOTALS = {
     "type": "string",
     "enum": ["true"],
@@ -37,11 +46,40 @@ async def live(_: HTTPCall) -> Response:
 
 async def ready(call: HTTPCall) -> Response:
     """Whether messages are taken."""
-    gateway = call.gateway
-    if gateway.is_closing or not len(gateway.reach.runtime.agents):
-        raise Problem("unavailable", "no agent runs here, or the gateway is closing")
-    await gateway.reach.journal.head("", "")
+    reasons = [*_full(call), *await _unwritable(call.gateway.reach.journal)]
+    if reasons:
+        raise Problem("unavailable", "; ".join(reasons), reasons=reasons)
     return JSON({"status": "ready"})
+
+
+def _full(call: HTTPCall) -> Iterator[str]:
+    """Why no message would be taken: nobody is told names of agents here."""
+    agents = call.gateway.reach.runtime.statistics()
+    full = sum(each.inbox.waiting >= each.capacity for each in agents)
+    if call.gateway.is_closing:
+        yield "the gateway is closing"
+    if not agents:
+        yield "no agent runs here"
+    if full:
+        yield f"{full} of {len(agents)} inboxes are full"
+
+
+async def _unwritable(journal: Journal) -> Iterable[str]:
+    """Why nothing would be written; some seconds after a failure it is tried again, as nobody else might."""
+    known = journal.statistics
+    if known is not None and known.failure:
+        if known.failure == Fenced.__name__:
+            return ("another process owns the journal",)
+        if trio.current_time() < known.failed_at + TRIED_AGAIN:
+            return ("the journal cannot be written",)
+    try:
+        with trio.fail_after(ANSWERS):
+            await journal.head("", "")
+    except trio.TooSlowError:
+        return (f"the journal does not answer within {ANSWERS:g} s",)
+    except JournalError:
+        return ("the journal cannot be read",)
+    return ()
 
 
 async def statistics(call: HTTPCall) -> Response:
@@ -64,6 +102,8 @@ async def show_metrics(call: HTTPCall) -> Response:
     gateway = call.gateway
     await gateway.metrics.begin()
     gauges = [*gauges_of(gateway.reach.runtime, await gateway.reach.journal.counts())]
+    gauges.append(("actgent_http_streams", gateway.streams.open, {}))
+    gauges.append(("actgent_http_readers_cut_total", gateway.streams.cut, {}))
     for webhook in gateway.outboxes:
         labels = {"webhook": webhook.webhook.id}
         gauges.append(("actgent_webhooks_sent_total", webhook.sent, labels))
@@ -74,6 +114,18 @@ async def show_metrics(call: HTTPCall) -> Response:
 async def list_webhooks(call: HTTPCall) -> Response:
     """Webhooks: what they have told, who is tried again, and what was given up."""
     return JSON({"items": [each.describe() for each in call.gateway.outboxes], "next": None})
+
+
+async def redeliver(call: HTTPCall) -> Response:
+    """Send again what a webhook has given up: those that are named, or all of them. What is taken is listed no more."""
+    outbox = next((each for each in call.gateway.outboxes if each.webhook.id == call.path["w"]), None)
+    if outbox is None:
+        raise missing()
+    wanted = call.body.get("webhook_ids")
+    items = await outbox.redeliver(wanted)
+    if unknown := sorted({*(wanted or ())} - {each["webhook_id"] for each in items}):
+        raise Problem("not-found", "nothing of these ids was given up", webhook_ids=unknown[:100])
+    return JSON({"items": [dict(each) for each in items], "next": None}, status_code=202)
 
 
 async def openapi(call: HTTPCall) -> Response:
@@ -98,6 +150,26 @@ ENDPOINTS = (
     ),
     Endpoint(verb="GET", path="/metrics", answer=show_metrics, scope="metrics", gives=MEDIA_TYPE),
     Endpoint(verb="GET", path="/webhooks", answer=list_webhooks, scope="admin"),
+    Endpoint(
+        verb="POST",
+        path="/webhooks/{w}/redelivery",
+        answer=redeliver,
+        scope="admin",
+        body={
+            "type": "object",
+            "properties": {
+                "webhook_ids": {
+                    "type": "array",
+                    "items": {"type": "string", "maxLength": 200},
+                    "minItems": 1,
+                    "maxItems": 100,
+                    "description": "As `failed` has them; all of them without.",
+                }
+            },
+            "additionalProperties": False,
+        },
+        statuses=(202,),
+    ),
     Endpoint(verb="GET", path="/health/live", answer=live, scope=None),
     Endpoint(
         verb="GET",

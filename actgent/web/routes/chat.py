@@ -75,6 +75,10 @@ _SAID = {
         "message_id": ID,
         "priority": PRIORITY,
         "on_busy": ON_BUSY,
+        "metadata": {
+            "type": "object",
+            "description": "Kept with the message for programs, and never shown to a model; at most 16,000 characters.",
+        },
         "deadline": {
             "type": "number",
             "minimum": 1,
@@ -91,6 +95,11 @@ _SAID = {
 }
 
 
+_ROLES = {
+    "type": "string",
+    "pattern": "^(user|assistant|agent|tool|system)(,(user|assistant|agent|tool|system))*$",
+    "description": "Of these senders alone: user, assistant, agent, tool, system.",
+}
 _RATING = {
     "type": "object",
     "properties": {
@@ -153,6 +162,7 @@ async def say(call: HTTPCall) -> Response:
             priority=body.get("priority", "normal"),
             message_id=story.message_id,
             on_busy=body.get("on_busy"),
+            metadata=body.get("metadata"),
             enqueue_timeout=body.get("deadline", PATIENCE),
         )
         gateway.messages.note(call.caller.token.digest, head.key)
@@ -307,8 +317,19 @@ async def get_messages(call: HTTPCall) -> Response:
     """What was said in a session: the newest messages, those before a place, or those behind one."""
     query, session = call.query, await call.session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)
-    page = await session.messages(limit=limit, before=query.get("before"), after=query.get("after"))
-    return JSON({"items": [of_said(each) for each in page], "first": page.first, "total": page.total})
+    named: Any = query.get("roles")
+    roles = None if named is None else named.split(",")
+    page = await session.messages(
+        limit=limit, before=query.get("before"), after=query.get("after"), roles=roles
+    )
+    return JSON(
+        {
+            "items": [of_said(each) for each in page],
+            "first": page.first,
+            "last": page.last,
+            "total": page.total,
+        }
+    )
 
 
 ENDPOINTS = (
@@ -336,7 +357,7 @@ ENDPOINTS = (
         path="/sessions/{id}/messages",
         answer=get_messages,
         scope="read",
-        query={"agent": AGENT, "before": PLACE, "after": PLACE, "limit": LIMIT},
+        query={"agent": AGENT, "before": PLACE, "after": PLACE, "limit": LIMIT, "roles": _ROLES},
     ),
     Endpoint(
         verb="GET",

@@ -23,6 +23,8 @@ from actgent.web.problems import Problem
 from actgent.web.tokens import Caller, Scope
 
 MAX_JSON_DEPTH = 64
+UNKNOWN_BYTES = 4096
+"""The longest body of who has no token: it is read before anything is known of them."""
 MAX_QUERY = 4096
 """Bytes of a query."""
 _SECRETS = {"token", "access_token", "key", "api_key", "apikey", "authorization", "bearer"}
@@ -164,6 +166,8 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
     if endpoint.body is None and request.method in ("GET", "DELETE", "HEAD"):
         return {}
     most = limits.parts_bytes if endpoint.has_parts else limits.body_bytes
+    if endpoint.scope is None:
+        most = min(most, UNKNOWN_BYTES)
     data = await _read_bytes(request, most, limits.body_seconds)
     value = _decode(data) if data else {}
     if not isinstance(value, dict):

@@ -32,7 +32,7 @@ async def get_events(call: HTTPCall) -> Response:
         return Response(status_code=204)  # by which a browser's EventSource comes back no more
     reach = call.gateway.reach
     reading = SessionReading(journal=reach.journal, tails=call.gateway.tails, key=head.key, after=after)
-    return StreamedEvents(reading.run)
+    return StreamedEvents(reading.run, call.gateway.streams)
 
 
 async def watch(call: HTTPCall) -> Response:
@@ -43,7 +43,7 @@ async def watch(call: HTTPCall) -> Response:
     watching = Watching(
         reach=gateway.reach, caller=call.caller, kinds=frozenset(kinds), closing=gateway.closing
     )
-    return StreamedEvents(watching.run)
+    return StreamedEvents(watching.run, gateway.streams)
 
 
 async def get_observations(call: HTTPCall) -> Response:
@@ -58,7 +58,7 @@ async def get_observations(call: HTTPCall) -> Response:
         observing = Observing(
             runtime=runtime, key=head.key, after=after, types=types, turn=turn, closing=call.gateway.closing
         )
-        return StreamedEvents(observing.run)
+        return StreamedEvents(observing.run, call.gateway.streams)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     found = await runtime.observations(
         head.session_id, agent=head.agent, types=types, turn=turn, after=after, limit=limit

@@ -1,27 +1,26 @@
 """Sessions as they were, over HTTP: their records, what they made of each, copies that go on, and exported files."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
 from starlette.responses import Response
 
-from actgent.agents.upgrading import compare_session
+from actgent.agents.upgrading import ShownRequest, compare_session, show_next_request
 from actgent.errors import SessionExists
 from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
-from actgent.journal.transfer import ExportedSession, save_sessions
+from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
 from actgent.web.problems import Problem, missing
-from actgent.web.streaming.streams import unless_gone
+from actgent.web.streaming.streams import StreamedFile, unless_gone
 
 from .endpoints import JSON, Endpoint, HTTPCall
 from .schemas import AGENT, ID, LIMIT, NUMBER
-from .views import of_head, of_message, of_usage, to_date
+from .views import of_head, of_message, of_parts, of_usage, to_date
 
+T = TypeVar("T")
 _ONE = {"agent": AGENT}
 _TAGS = {cls: tag for tags in (RECORD_TAGS, PART_TAGS, DECISION_TAGS) for tag, cls in tags.items()}
 
@@ -55,12 +54,22 @@ async def get_records(call: HTTPCall) -> Response:
     return JSON({"items": items, "next": last if last < head.records else None})
 
 
-async def get_past(call: HTTPCall) -> Response:
-    """History, state and digest of a session after one of its records."""
+async def _number_of(call: HTTPCall) -> int:
+    """The number of a record of the session, as the address has it.
+
+    Raises:
+        Problem: there is no such record.
+    """
     head, text = await call.head(), call.path["n"]
     if not (text.isascii() and text.isdigit() and len(text) < 16 and 1 <= int(text) <= head.records):  # noqa: PLR2004 - below 2**53
         raise missing()
-    found = await call.gateway.reach.runtime.rebuild(head.session_id, agent=head.agent, to=int(text))
+    return int(text)
+
+
+async def get_past(call: HTTPCall) -> Response:
+    """History, state and digest of a session after one of its records."""
+    head, number = await call.head(), await _number_of(call)
+    found = await call.gateway.reach.runtime.rebuild(head.session_id, agent=head.agent, to=number)
     return JSON(
         {
             "number": found.step,
@@ -85,25 +94,61 @@ async def get_state(call: HTTPCall) -> Response:
 
 async def post_compare(call: HTTPCall) -> Response:
     """What today's code of its agent would do otherwise in a session, with the recorded answers and results."""
-    head, limits = await call.head(), call.gateway.limits
+    head = await call.head()
     number = call.body.get("at", head.records)
     if not 1 <= number <= head.records:
         raise Problem("invalid", f"at is the number of a record, from 1 to {head.records}")
+    comparing = partial(
+        compare_session, call.gateway.reach.runtime, head.session_id, agent=head.agent, to=number
+    )
+    found = await _replayed(call, comparing)
+    return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
+
+
+async def get_request(call: HTTPCall) -> Response:
+    """What the model was shown for its next answer, at a record or behind it, as today's code of the agent puts it together."""
+    head, number = await call.head(), await _number_of(call)
+    asking = partial(
+        show_next_request, call.gateway.reach.runtime, head.session_id, agent=head.agent, at=number
+    )
+    found = await _replayed(call, asking)
+    return JSON({"number": number, "request": None if found is None else _of_request(found)})
+
+
+def _of_request(shown: ShownRequest) -> dict[str, Any]:
+    chat = shown.chat
+    return {
+        "answer": shown.step,
+        "system": chat.system,
+        "messages": [{"role": each.role, "parts": of_parts(each.parts)} for each in chat.messages],
+        "tools": [{"name": each.name, "description": each.description} for each in chat.tools],
+        "tokens": shown.estimate,
+        "of_messages": shown.messages,
+        "memory": shown.memory,
+        "is_same_prompt": shown.is_same_prompt,
+    }
+
+
+async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | None:
+    """Have the code of an agent run over a recorded session: few at a time, for a while, as long as the client is there.
+
+    Raises:
+        Problem: as many as may do so, or it took too long.
+    """
+    limits = call.gateway.limits
     try:
         call.gateway.comparing.acquire_on_behalf_of_nowait(call)
     except trio.WouldBlock:
         raise Problem("too-many-requests", "as many sessions are compared as may be at a time") from None
     try:
         with trio.move_on_after(limits.compare_seconds) as limit:
-            runtime = call.gateway.reach.runtime
-            comparing = partial(compare_session, runtime, head.session_id, agent=head.agent, to=number)
-            found = await unless_gone(call.request.receive, comparing)
+            return await unless_gone(call.request.receive, work)
     finally:
         call.gateway.comparing.release_on_behalf_of(call)
     if limit.cancelled_caught:
         words = f"the comparison took longer than {limits.compare_seconds:g} s: take fewer records, by at"
         raise Problem("unavailable", words)
-    return JSON({"number": number, "difference": None if found is None else attrs.asdict(found)})
+    return None
 
 
 async def post_fork(call: HTTPCall) -> Response:
@@ -129,19 +174,9 @@ async def post_fork(call: HTTPCall) -> Response:
 
 
 async def get_export(call: HTTPCall) -> Response:
-    """The session as `actgent journal export` writes it."""
-    head = await call.head()
-    records = await call.gateway.reach.journal.load(head.session_id, agent=head.agent)
-    exported = ExportedSession(head.session_id, head.agent, records)
-    data = await trio.to_thread.run_sync(_file_of, exported)
-    return Response(data, media_type="application/octet-stream")
-
-
-def _file_of(exported: ExportedSession) -> bytes:
-    with TemporaryDirectory(prefix="actgent-") as folder:
-        file = Path(folder) / "session"
-        save_sessions(file, [exported])
-        return file.read_bytes()
+    """The session as `actgent journal export` writes it, page by page."""
+    export = await SessionExport.of(call.gateway.reach.journal, await call.head())
+    return StreamedFile(export.write, export.size)
 
 
 ENDPOINTS = (
@@ -153,6 +188,13 @@ ENDPOINTS = (
         query={**_ONE, "after": NUMBER, "limit": LIMIT},
     ),
     Endpoint(verb="GET", path="/sessions/{id}/at/{n}", answer=get_past, scope="journal", query=_ONE),
+    Endpoint(
+        verb="GET",
+        path="/sessions/{id}/at/{n}/request",
+        answer=get_request,
+        scope="journal",
+        query=_ONE,
+    ),
     Endpoint(
         verb="GET", path="/sessions/{id}/state", answer=get_state, scope="read", query={**_ONE, "at": NUMBER}
     ),

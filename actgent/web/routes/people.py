@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from actgent.agents.session import Session, face_of
-from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond, session_of
+from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
 from actgent.errors import NotRunning, SessionClosed
 from actgent.messages import Sender
 from actgent.web.problems import Problem, missing
@@ -43,28 +43,14 @@ _MODE = {
 
 
 async def get_approvals(call: HTTPCall) -> Response:
-    """Tool calls that wait for people."""
-    reach, wanted = call.gateway.reach, call.query.get("agent")
+    """Tool calls that wait for people, the oldest first."""
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
-    after, found, following = _place(call.query.get("after")), list[Approval](), None
-    while page := await reach.runtime.approvals(after=after, limit=limit):
-        after = page[-1]
-        for approval in page:
-            head = await reach.journal.head(approval.agent, approval.session_id)
-            if wanted in (None, approval.agent) and head is not None and await reach.sees(call.caller, head):
-                found.append(approval)
-        if len(found) >= limit:
-            following = from_cursor((after.agent, after.session_id))
-            break
+    at, approval_id = to_parts_of(call.query["after"], float, str) if "after" in call.query else (0.0, "")
+    found = await call.gateway.approvals.page(
+        call.caller, agent=call.query.get("agent"), after=(at, approval_id), limit=limit
+    )
+    following = from_cursor((found[-1].created_at, found[-1].id)) if len(found) == limit else None
     return JSON({"items": [of_approval(each) for each in found], "next": following})
-
-
-def _place(cursor: str | None) -> Approval | None:
-    """A place in the list of approvals, which goes by agents and sessions."""
-    if cursor is None:
-        return None
-    agent, session_id = to_parts_of(cursor, str, str)
-    return Approval(id="", session_id=session_id, agent=agent, call_id="", tool_name="", arguments={})
 
 
 async def list_of_session(call: HTTPCall) -> Response:

@@ -60,6 +60,7 @@ def _opened(session: Session) -> dict[str, Any]:
     context = context_of(session)
     return {
         "status": session.status,
+        "description": session.description,
         "mode": mode_of(session),
         "on_busy": session.on_busy,
         "usage": of_usage(session.usage),
@@ -106,6 +107,7 @@ def of_approval(approval: Approval) -> dict[str, Any]:
         "arguments": dict(approval.arguments),
         "question": approval.question,
         "form": None if approval.form is None else dict(approval.form),
+        "risk": approval.risk or None,
         "again": approval.again,
         "created_at": to_date(approval.created_at),
         "deadline": to_date(approval.deadline),
@@ -127,6 +129,7 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
 def of_agent(card: AgentCard, opener: SessionOpener) -> dict[str, Any]:
     """An agent: what it says of itself, its modes, tools, limits, and what waits for it."""
     running = opener.running
+    turns = running.runner.turn_lifecycle
     modes = running.core.modes
     return {
         **attrs.asdict(card),
@@ -135,6 +138,7 @@ def of_agent(card: AgentCard, opener: SessionOpener) -> dict[str, Any]:
             {"name": spec.name, "description": spec.description, "parameters": dict(spec.parameters)}
             for spec in running.core.calling.registry.specs()
         ],
+        "limits": attrs.asdict(turns.options.limits or turns.limits),
         **of_work(opener),
     }
 
@@ -148,7 +152,7 @@ def of_work(opener: SessionOpener) -> dict[str, Any]:
 def of_rating(rating: Rated) -> dict[str, Any]:
     """What a reader thinks of an answer."""
     shown = ("message_id", "score", "comment", "expected", "by")
-    return {name: getattr(rating, name) for name in shown}
+    return {**{name: getattr(rating, name) for name in shown}, "at": to_date(rating.at)}
 
 
 # --- what is said ------------------------------------------------------------------------
@@ -239,6 +243,7 @@ def of_message(message: Message, ids: MediaIds = NO_IDS) -> dict[str, Any]:
         "sender": {"name": message.sender.name, "kind": message.sender.kind},
         "text": message.text,
         "parts": of_parts(message.parts, ids),
+        "metadata": dict(message.metadata),
         "priority": message.priority.name.lower(),
         "on_busy": message.on_busy,
     }

@@ -22,6 +22,8 @@ _START = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+ [\x21-\x7e]+ HTTP/1\.[01]")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[\x20-\x7e\t]*)?")
 _GONE = {b"upgrade", b"http2-settings"}
+DIRECT = "actgent.direct"
+"""Under which an application finds the connection in the `state` of its scope, to write chunks of an answer to by itself."""
 State = Literal["head", "length", "chunk", "chunk data", "chunk end", "last", "refused"]
 
 
@@ -138,6 +140,11 @@ class Framing:
             raise Malformed
         self._left = int(found[1], 16)
         self.state = "chunk data" if self._left else "last"
+
+
+def chunked(data: bytes) -> bytes:
+    """Data as one chunk of an answer; RFC 9112, section 7.1. Empty data is none, as that would be the end."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
 
 
 def _has_bare_ends(text: bytes | bytearray) -> bool:

@@ -6,6 +6,7 @@ for each head, each body and each send.
 """
 
 import math
+import os
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -24,7 +25,7 @@ from actgent.errors import ConfigurationError
 from actgent.web.bounds import GatewayLimits
 
 from .addresses import split_address
-from .framing import Framing
+from .framing import DIRECT, Framing
 
 BACKLOG = 1000
 _FULL = (
@@ -47,6 +48,8 @@ class LimitedStream:
         """What serves it."""
         self.is_over = False
         """True: nothing comes any more."""
+        self.is_cut = False
+        """True: it took nothing of what was sent."""
 
     async def receive_some(self, most: int | None = None) -> bytes:
         """The next bytes that the server may see; none where the client took too long."""
@@ -83,11 +86,21 @@ class LimitedStream:
             return self._since + limits.header_seconds if is_waited_for else math.inf
         return self._since + limits.body_seconds * 2  # the application answers 408 before that
 
+    def send_now(self, data: bytes) -> int:
+        """Send what the socket takes at once, and return how much that is; of who has gone it is all."""
+        try:
+            return os.write(self.socket.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return len(data)
+
     async def send_all(self, data: bytes) -> None:
         """Send, or break the connection where the client takes nothing."""
         with trio.move_on_after(self._limits.send_seconds) as limit:
             await self._stream.send_all(data)
         if limit.cancelled_caught:
+            self.is_cut = True
             await trio.aclose_forcefully(self._stream)
             raise trio.BrokenResourceError("the client takes nothing of what is sent to it")
 
@@ -166,7 +179,7 @@ class Server:
                 self._app,
                 self._config,
                 self._context,
-                ConnectionState({}),
+                ConnectionState({} if self._tls is not None or os.name == "nt" else {DIRECT: limited}),
                 limited,  # type: ignore[arg-type]  # as much of a stream as is used
             )
             await limited.server

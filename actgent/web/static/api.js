@@ -1,6 +1,7 @@
-// Requests to the gateway. The key lives in this tab's sessionStorage and goes as a header with each request; there are no cookies.
+// Requests to the gateway. The token lives in this tab's sessionStorage and goes as a header with each request; there are no cookies.
 
 const KEY = "actgent.key";
+const ONCE = "once_";
 
 export class Problem extends Error {
   constructor(status, document) {
@@ -13,19 +14,22 @@ export class Problem extends Error {
 }
 
 export const key = () => sessionStorage.getItem(KEY);
-export const keep = (text) => sessionStorage.setItem(KEY, text);
 export const forget = () => sessionStorage.removeItem(KEY);
+
+// Signs in with a token, or with the key of the terminal, which counts once and is exchanged for a token.
+export async function signIn(text) {
+  const token = text.startsWith(ONCE) ? (await ask("POST", "/login", { body: { key: text } })).token : text;
+  sessionStorage.setItem(KEY, token);
+}
 
 // A key in the fragment of the address never reaches a server or its log; it leaves the address at once.
 export function takeKey() {
   const given = /^#key=([\w.~-]+)$/.exec(location.hash);
-  if (given) {
-    keep(given[1]);
-    history.replaceState(null, "", location.pathname + "#/");
-  }
+  if (given) history.replaceState(null, "", location.pathname + "#/");
+  return given && given[1];
 }
 
-const headers = (more) => ({ authorization: `Bearer ${key()}`, ...more });
+const headers = (more) => (key() === null ? { ...more } : { authorization: `Bearer ${key()}`, ...more });
 
 export function address(path, query = {}) {
   const parts = Object.entries(query).filter(([, value]) => value !== "" && value != null);
@@ -46,11 +50,19 @@ export async function ask(verb, path, { query, body, accept, signal, ...more } =
   throw new Problem(response.status, await response.json().catch(() => ({})));
 }
 
+// The bytes of a picture or file, as something that a page shows; it is to be revoked when nothing shows it.
+export async function blob(path, query, signal) {
+  const response = await fetch(address(path, query), { headers: headers(), signal });
+  if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
+  return response.blob();
+}
+
 export const get = (path, query, options) => ask("GET", path, { query, ...options });
 export const path = (...segments) => "/" + segments.map(encodeURIComponent).join("/");
 
-// Reads a stream of server-sent events until it is aborted, coming back behind the last number that was seen.
-export async function follow(target, { query, after = 0, onEvent, onState, signal }) {
+// Reads a stream of server-sent events until it is aborted, coming back behind the last number that was seen; one without
+// numbers has no `after`. Returns true when nothing more will come.
+export async function follow(target, { query, after, onEvent, onState, signal }) {
   let seen = after;
   let pause = 500;
   while (!signal.aborted) {
@@ -67,25 +79,34 @@ export async function follow(target, { query, after = 0, onEvent, onState, signa
         if (event.id !== undefined) seen = Number(event.id);
         if (event.name === "closed") {
           onEvent(event);
-          return;
+          return true;
         }
-        if (event.name === "resync") {
+        if (event.name === "resync" && after !== undefined) {
           onState({ live: false, stale: true });
-          return;
+          return true;
         }
         onEvent(event);
       }
     } catch (error) {
-      if (signal.aborted) return;
+      if (signal.aborted) return false;
       if (error instanceof Problem && [401, 403, 404].includes(error.status)) {
         onState({ live: false, error });
-        return;
+        return true;
       }
     }
     onState({ live: false, again: Date.now() + pause });
-    await new Promise((resolve) => setTimeout(resolve, pause));
+    await new Promise((resolve) => {
+      const on = () => {
+        clearTimeout(timer);
+        signal.removeEventListener("abort", on);
+        resolve();
+      };
+      const timer = setTimeout(on, pause);
+      signal.addEventListener("abort", on);
+    });
     pause = Math.min(pause * 2, 15000);
   }
+  return false;
 }
 
 async function* events(body) {

@@ -2,8 +2,9 @@
 
 import { render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useState } from "./vendor/hooks.js";
-import { forget, get, keep, key, takeKey } from "./api.js";
-import { Failed, Live, Loading, count, html, usePolled } from "./parts.js";
+import { forget, get, key, signIn, takeKey } from "./api.js";
+import { Failed, Live, Loading, count, html, useLink, usePolled } from "./parts.js";
+import { start } from "./live.js";
 import { Modal } from "./modal.js";
 
 const PAGES = [
@@ -35,18 +36,18 @@ function route() {
 const isTyping = (target) => target.closest("input, textarea, select, [contenteditable]") !== null;
 
 function SignIn({ message, onKey }) {
+  const [refused, setRefused] = useState("");
   const submit = (event) => {
     event.preventDefault();
-    keep(new FormData(event.target).get("key").trim());
-    onKey();
+    signIn(new FormData(event.target).get("key").trim()).then(onKey, (error) => setRefused(error.message));
   };
   return html`<form class="signin" onSubmit=${submit}>
       <h1>actgent</h1>
-      ${message && html`<p class="err" role="alert">${message}</p>`}
+      ${(refused || message) && html`<p class="err" role="alert">${refused || message}</p>`}
       <label for="key">Key</label>
       <input id="key" name="key" type="password" autocomplete="off" required autofocus />
       <p class="dim">
-        The server printed an address with a key when it started; <code>actgent token new</code> makes others. It stays in this tab.
+        The server printed an address with a key that opens once, and a token; <code>actgent token new</code> makes others. It stays in this tab.
       </p>
       <button class="btn main">Open</button>
     </form>`;
@@ -115,15 +116,24 @@ function Shown({ page, ...props }) {
   return state.page === page ? html`<${state.view} ...${props} />` : html`<${Loading} what=${page.name.toLowerCase()} />`;
 }
 
+const isOfApprovals = ({ name, data }) => name === "approval" || name === "decision" || (name === "head" && data.state === "closed");
+
 function Frame({ onOut }) {
   const at = useRoute();
   const [help, setHelp] = useState(false);
   const [refused, setRefused] = useState(false);
   const turnTheme = useTheme();
   useKeys(() => setHelp(true));
-  const now = usePolled((signal) => get("/statistics", {}, { signal }), []);
-  const asked = usePolled((signal) => get("/approvals", { limit: 100 }, { signal }), []);
-  const failed = usePolled((signal) => get("/errors", {}, { signal }), []);
+  const link = useLink();
+  const now = usePolled((signal) => get("/statistics", {}, { signal }), [], { on: ({ name }) => name === "head" || name === "agent" });
+  const asked = usePolled((signal) => get("/approvals", { limit: 100 }, { signal }), [], { on: isOfApprovals });
+  const failed = usePolled((signal) => get("/errors", {}, { signal }), [], { on: ({ name }) => name === "error" });
+  useEffect(() => (refused ? undefined : start()), [refused]);
+  const [, setTick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => setTick((tick) => tick + 1), 5000); // "6 s ago" grows older
+    return () => clearInterval(timer);
+  }, []);
   useEffect(() => {
     if (now.error?.status === 401) setRefused(true);
   }, [now.error]);
@@ -151,7 +161,7 @@ function Frame({ onOut }) {
         <input id="find" name="q" aria-label="Find sessions" placeholder="Find sessions: an id, owner:ada, state:working" /><kbd aria-hidden="true">/</kbd>
       </form>
       <span class="sp"></span>
-      <${Live} live=${!now.error} />
+      <${Live} live=${link.live && !now.error} again=${link.again} words=${now.error && link.live ? "reconnecting" : undefined} />
       <button class="btn" onClick=${turnTheme} aria-label="Light, dark or as the system has it">◐</button>
       <button class="btn" onClick=${() => setHelp(true)} aria-label="Keys">?</button>
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
@@ -170,8 +180,8 @@ function Frame({ onOut }) {
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is not known here, or it is too old." onKey=${signedIn} /></${Modal}>`}`;
 }
 
-function App() {
-  const [entry, setEntry] = useState({ signedIn: key() !== null, message: "" });
+function App({ message }) {
+  const [entry, setEntry] = useState({ signedIn: key() !== null, message });
   const out = (message) => {
     forget();
     setEntry({ signedIn: false, message });
@@ -181,5 +191,6 @@ function App() {
     : html`<main id="main" class="entry"><div class="panel"><${SignIn} message=${entry.message} onKey=${() => setEntry({ signedIn: true, message: "" })} /></div></main>`;
 }
 
-takeKey();
-render(html`<${App} />`, document.body);
+const given = takeKey();
+const refused = given && (await signIn(given).then(() => "", (error) => error.message));
+render(html`<${App} message=${refused || ""} />`, document.body);

@@ -3,6 +3,7 @@
 import { h } from "./vendor/preact.js";
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import htm from "./vendor/htm.js";
+import { hear, linkState } from "./live.js";
 
 export const html = htm.bind(h);
 
@@ -59,18 +60,22 @@ export function Bar({ used, apart, of }) {
 
 export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
 export const count = (number) => (number == null ? "–" : number.toLocaleString());
-export const money = (dollars) => (dollars == null ? "unknown" : `$${dollars.toFixed(dollars < 1 ? 3 : 2)}`);
+export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars < 1 ? 3 : 2)}`);
 
-// Something that is asked again every few seconds while it is seen; what was there stays while it cannot be had.
-export function usePolled(load, inputs, every = 5000) {
+const SOON = 1000; // milliseconds between two times that something is asked for because of what was heard
+
+// Something that is asked again when it is heard that it changed, and every few seconds if nothing tells; only while it is seen.
+// What was there stays while it cannot be had.
+export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
   const [state, setState] = useState({ data: null, error: null, at: 0 });
   const again = useRef(() => {});
   useEffect(() => {
-    let over = false;
-    let timer = 0;
+    let [over, timer, soon, last] = [false, 0, 0, 0];
     const abort = new AbortController();
     const run = async () => {
       clearTimeout(timer);
+      clearTimeout(soon);
+      [soon, last] = [0, Date.now()];
       if (!document.hidden) {
         try {
           const data = await load(abort.signal);
@@ -79,21 +84,36 @@ export function usePolled(load, inputs, every = 5000) {
           if (!over) setState((before) => ({ ...before, error }));
         }
       }
-      if (!over) timer = setTimeout(run, every);
+      clearTimeout(timer);
+      if (!over) timer = setTimeout(run, on && linkState().live ? 12 * every : every);
+    };
+    const heard = (event) => {
+      if (!on || soon || over) return;
+      if (event.name === "resync" || (event.name === "link" && !event.data.live) || on(event)) soon = setTimeout(run, Math.max(0, last + SOON - Date.now()));
     };
     again.current = run;
     setState((before) => ({ ...before, error: null }));
     run();
     const seen = () => document.hidden || run();
     document.addEventListener("visibilitychange", seen);
+    const deafen = hear(heard);
     return () => {
       over = true;
       abort.abort();
       clearTimeout(timer);
+      clearTimeout(soon);
+      deafen();
       document.removeEventListener("visibilitychange", seen);
     };
   }, inputs);
   return { ...state, again: () => again.current() };
+}
+
+// Whether the stream over all sessions is alive.
+export function useLink() {
+  const [link, setLink] = useState(linkState());
+  useEffect(() => hear((event) => event.name === "link" && setLink(event.data)), []);
+  return link;
 }
 
 // A list that is read page by page: the first is asked again while it is seen, the others when somebody wants them.
@@ -131,7 +151,7 @@ export function Live({ live, again, words }) {
     return () => clearInterval(timer);
   }, [live, again]);
   const left = again ? Math.ceil((again - Date.now()) / 1000) : 0;
-  return html`<span class="live ${live ? "" : "off"}" role="status">${live ? "live" : words || "reconnecting"}${!live && left > 0 && html`<span aria-hidden="true">, ${left} s</span>`}</span>`;
+  return html`<span class="live ${live ? "" : "off"}" role="status">${live ? "live" : words || (again ? "reconnecting" : "connecting")}${!live && left > 0 && html`<span aria-hidden="true">, ${left} s</span>`}</span>`;
 }
 
 export function Failed({ error, what, again, since }) {

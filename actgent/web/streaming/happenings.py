@@ -129,7 +129,8 @@ class Teller:
         if answer is None or answer.id not in record.ids or answer.id in self._known:
             return []
         self._known.add(answer.id)
-        return [("reply", {"id": answer.id, "text": answer.text, "data": None, "message_type": None})]
+        nothing = {"data": None, "message_type": None, "reasoning": None}
+        return [("reply", {"id": answer.id, "text": answer.text, **nothing})]
 
 
 def _time_of(record: Record) -> float:
@@ -162,6 +163,7 @@ def _told(record: Told) -> tuple[str, Data]:
             "text": record.text,
             "data": data,
             "message_type": record.name or None,
+            "reasoning": None if record.reasoning is None else json.loads(record.reasoning),
         }
     named = "name" if record.kind == "event" else "action"
     return record.kind, {"id": record.id, named: record.name, "data": data}
@@ -328,7 +330,7 @@ class MessageStory:
         outcome = None
         if self.ended is not None:
             reply = self.reply if self.ended.failed is None else {}
-            told = {name: reply.get(name) for name in ("id", "text", "data", "message_type")}
+            told = {name: reply.get(name) for name in ("id", "text", "data", "message_type", "reasoning")}
             outcome = {
                 **told,
                 "usage": of_usage(self.usage),

@@ -1,24 +1,28 @@
-"""Server-sent events: frames, the queue of one connection, and the answer that sends them.
+"""Server-sent events: pieces, what waits for one connection, and the answer that sends them.
 
 A connection whose client reads too slowly is told `lagged` and ends; the client comes back with the number that it saw
-last. Who produces frames never waits. Source: the HTML standard, section 9.2 (server-sent events).
+last. Who produces events never waits: a piece goes to the socket of each reader at once, as far as that takes it, and what
+is left waits for the reader's own task. Source: the HTML standard, section 9.2 (server-sent events).
 """
 
+import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cached_property
 from typing import Any, TypeVar
 
+import attrs
 import orjson
 import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
+from actgent.web.server.framing import DIRECT, chunked
+
 MAX_FRAMES = 1000
 MAX_BYTES = 1_000_000
 """What waits for one connection at most."""
-TOGETHER = 0.05
-"""Seconds in which what comes is sent together."""
 ALIVE = 15.0
 """Seconds after which a stream in which nothing happens says that it is there."""
 RETRY = 1000
@@ -50,103 +54,241 @@ def bye() -> bytes:
     return frame("bye", {}, retry=RETRY + _random.randrange(1000))
 
 
+@attrs.define(eq=False, slots=False)
+class Piece:
+    """Frames that are sent together, to any number of readers: joined and encoded once."""
+
+    frames: Sequence[tuple[int | None, bytes]]
+    """Each with the number of its record, if it is of one; numbers rise."""
+
+    @cached_property
+    def data(self) -> bytes:
+        """All of it."""
+        return b"".join(data for _, data in self.frames)
+
+    @cached_property
+    def chunk(self) -> bytes:
+        """All of it, as one chunk of an answer."""
+        return chunked(self.data)
+
+    @cached_property
+    def first(self) -> float:
+        """The lowest number; infinite where there is none."""
+        return min((number for number, _ in self.frames if number is not None), default=math.inf)
+
+    @cached_property
+    def last(self) -> int:
+        """The highest number; 0 where there is none."""
+        return max((number for number, _ in self.frames if number is not None), default=0)
+
+    def behind(self, number: int) -> "Piece":
+        """As much of it as follows a number."""
+        if self.first > number:
+            return self
+        return Piece([each for each in self.frames if each[0] is None or each[0] > number])
+
+
+ALIVE_PIECE = Piece([(None, ALIVE_FRAME)])
+
+
+class StreamWriter:
+    """Where one answer goes: straight to the connection where the server gives it, else message by message (ASGI)."""
+
+    def __init__(self, send: Send, direct: Any = None) -> None:
+        self.is_cut = False
+        """True: its client read too slowly."""
+        self._send = send
+        self._direct = direct
+
+    def encoded(self, piece: Piece) -> bytes:
+        """A piece as `write` and `write_now` take it."""
+        return piece.data if self._direct is None else piece.chunk
+
+    def write_now(self, encoded: bytes) -> int:
+        """Write as much as goes at once; returns how much that is."""
+        return 0 if self._direct is None else self._direct.send_now(encoded)
+
+    async def write(self, encoded: bytes) -> None:
+        """Write all of it.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the client has gone, or takes nothing.
+        """
+        if self._direct is not None:
+            await self._direct.send_all(encoded)
+        else:
+            await self._send({"type": "http.response.body", "body": encoded, "more_body": True})
+
+    async def __call__(self, data: bytes) -> None:
+        """Encode something for this connection alone, and write it."""
+        if data:
+            await self.write(chunked(data) if self._direct is not None else data)
+
+
 class Frames:
     """What waits for one connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: StreamWriter) -> None:
         self.is_live = False
         """False: it still reads what was before, and nothing is kept for it."""
         self.seen = 0
         """The number of the last record that it was sent."""
-        self._waiting: deque[tuple[int | None, bytes]] = deque()
-        self._size = 0
+        self.told_at = trio.current_time()
+        """When it was told something, by trio's clock."""
+        self._wire = wire
+        self._rest = b""
+        """What its socket did not take of a piece."""
+        self._waiting: deque[Piece] = deque()
+        self._count = self._size = 0
         self._is_over = False
-        self._changed = trio.Event()
-        self._pressing = trio.Event()
+        self._changed: trio.Event | None = None
+        """There while its task waits, and the connection is free."""
 
-    def put(self, data: bytes, number: int | None = None) -> bool:
-        """Keep a frame; beyond what may wait, the connection is told that it lags, and ends. Returns False if it takes no more."""
+    def put(self, piece: Piece) -> bool:
+        """Send a piece, or keep it; beyond what may wait, the connection is told that it lags, and ends.
+
+        Returns False if it takes no more.
+        """
         if not self.is_live or self._is_over:
             return not self._is_over
-        if len(self._waiting) >= MAX_FRAMES or self._size + len(data) > MAX_BYTES:
+        self.told_at = trio.current_time()
+        if self._changed is not None:
+            self._put_now(piece.behind(self.seen))
+            return True
+        if self._count + len(piece.frames) > MAX_FRAMES or self._size + len(piece.data) > MAX_BYTES:
             self._waiting.clear()
-            self._size = 0
+            self._wire.is_cut = True
             self.end(frame("lagged", {}))
             return False
-        self._waiting.append((number, data))
-        self._size += len(data)
-        self._changed.set()
-        if self._is_much:
-            self._pressing.set()
+        self._keep(piece)
         return True
 
-    @property
-    def _is_much(self) -> bool:
-        """True if what waits is better sent than kept."""
-        return self._is_over or 2 * self._size > MAX_BYTES or 2 * len(self._waiting) > MAX_FRAMES
+    def _put_now(self, piece: Piece) -> None:
+        """Send a piece to a connection that is free; its task sends what is left."""
+        encoded = self._wire.encoded(piece)
+        sent = self._wire.write_now(encoded) if encoded else 0
+        if sent:
+            self.seen = max(self.seen, piece.last)
+            self._rest = encoded[sent:]
+        elif encoded:
+            self._keep(piece)
+        if self._rest:
+            self._wake()
 
-    async def collect(self) -> None:
-        """Let more come for a moment, so that it is sent together; much that waits, and the end, is not let wait."""
-        self._pressing = trio.Event()
-        if self._is_much:
-            await trio.lowlevel.checkpoint()
-            return
-        with trio.move_on_after(TOGETHER):
-            await self._pressing.wait()
+    def _keep(self, piece: Piece) -> None:
+        self._waiting.append(piece)
+        self._count += len(piece.frames)
+        self._size += len(piece.data)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
+
+    def remind(self) -> None:
+        """Say that the stream is there, unless something waits anyway."""
+        if self._changed is not None:
+            self.put(ALIVE_PIECE)
 
     def put_first(self, data: bytes) -> None:
         """Send this before all that waits."""
         if not self._is_over:
-            self._waiting.appendleft((None, data))
-            self._changed.set()
+            self._waiting.appendleft(Piece([(None, data)]))
 
     def end(self, last: bytes = b"") -> None:
         """Send this last, and end."""
         if self._is_over:
             return
-        self._waiting.append((None, last))
         self._is_over = True
-        self._changed.set()
-        self._pressing.set()
+        self._waiting.append(Piece([(None, last)]))
+        self._wake()
 
     async def take(self) -> bytes | None:
-        """All that waits, or a sign of life where nothing does for long; None at the end."""
-        while not self._waiting:
+        """All that waits, encoded; None at the end."""
+        while not (self._waiting or self._rest):
             if self._is_over:
                 return None
             self._changed = trio.Event()
-            with trio.move_on_after(ALIVE) as limit:
+            try:
                 await self._changed.wait()
-            if limit.cancelled_caught:
-                return ALIVE_FRAME
-        taken = b"".join(data for number, data in self._waiting if number is None or number > self.seen)
-        self.seen = max([self.seen, *(number for number, _ in self._waiting if number is not None)])
+            finally:
+                self._changed = None
+        pieces = [piece.behind(self.seen) for piece in self._waiting]
+        self.seen = max([self.seen, *(piece.last for piece in pieces)])
+        taken = self._rest + b"".join(map(self._wire.encoded, pieces))
         self._waiting.clear()
-        self._size = 0
+        self._rest, self._count, self._size = b"", 0, 0
         return taken
+
+    async def write_all(self) -> None:
+        """Write what comes, to the end."""
+        while (data := await self.take()) is not None:
+            await self._wire.write(data)
 
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
+@attrs.define(eq=False)
+class StreamCounts:
+    """The streams of a gateway."""
+
+    open: int = 0
+    cut: int = 0
+    """Those that ended because their client read too slowly."""
+
+
 class StreamedEvents(Response):
     """An answer of events, which `run` writes until the stream is over or the client has gone."""
 
-    def __init__(self, run: Callable[[Write], Awaitable[None]]) -> None:
+    def __init__(self, run: Callable[[StreamWriter], Awaitable[None]], counts: StreamCounts) -> None:
         super().__init__(status_code=200, headers=HEADERS)
         del self.headers["content-length"]  # nobody knows yet
+        self._run = run
+        self._counts = counts
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        direct = scope.get("state", {}).get(DIRECT) if scope["http_version"] == "1.1" else None
+        wire, is_whole = StreamWriter(send, direct), False
+
+        async def run() -> None:
+            nonlocal is_whole
+            await self._run(wire)
+            is_whole = True
+
+        self._counts.open += 1
+        try:
+            await unless_gone(receive, run)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client has gone, or took nothing for too long
+        finally:
+            self._counts.open -= 1
+            self._counts.cut += wire.is_cut or (direct is not None and direct.is_cut)
+        if is_whole:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class StreamedFile(Response):
+    """An answer of a known size that `run` writes piece by piece, as fast as the client takes it."""
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, run: Callable[[Write], Awaitable[None]], size: int) -> None:
+        super().__init__(status_code=200, headers={"content-length": str(size)})
         self._run = run
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def write(data: bytes) -> None:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, receive, nursery.cancel_scope)
+        async def run() -> None:
             await self._run(write)
-            nursery.cancel_scope.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        await unless_gone(receive, run)
 
 
 async def _watch(receive: Receive, stream: trio.CancelScope) -> None:
@@ -170,10 +312,3 @@ async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T |
     if error is not None:
         raise error
     return result
-
-
-async def write_all(frames: Frames, write: Write) -> None:
-    """Write what comes, to the end: the first at once, and what follows soon in one piece with others."""
-    while (data := await frames.take()) is not None:
-        await write(data)
-        await frames.collect()

@@ -6,7 +6,7 @@ has, since something may have come in between; what comes twice has a number tha
 
 import itertools
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import attrs
@@ -22,8 +22,14 @@ from actgent.sessions.following import Followed, Growing
 from actgent.support.logs import Each, logger_of
 
 from .happenings import PAGE, Happening, Teller, teller_at
-from .streams import RETRY, TOGETHER, Frames, Write, bye, frame, write_all
+from .streams import ALIVE, MAX_BYTES, MAX_FRAMES, RETRY, Frames, Piece, StreamWriter, bye, frame
 
+TOGETHER = 0.05
+"""Seconds in which what comes is told together."""
+LOOK = 2.5
+"""Seconds after which it is looked which streams are quiet for long."""
+AT_ONCE = 100
+"""Readers that are told something before others of the process have their turn."""
 _log = logger_of(__name__)
 
 
@@ -47,6 +53,11 @@ class Tail:
 
     grown: Growing | None = None
     """All of the answer that grows."""
+    is_over: bool = False
+    """True: the session was closed."""
+    _waiting: list[tuple[int | None, bytes]] = attrs.field(factory=list)
+    """Frames that are told together."""
+    _size: int = 0
 
     def frame_of(self, item: Growing | CallProgress) -> bytes:
         """Return what grows, for those who have what grew before."""
@@ -57,9 +68,27 @@ class Tail:
         self.grown = attrs.evolve(item, text=shown[: item.begin] + item.text, begin=0)
         return frame("token", attrs.asdict(item))
 
-    def tell(self, data: bytes, number: int | None = None) -> None:
-        """Give a frame to each reader; those that were cut off are no readers any more."""
-        self.readers.difference_update([each for each in self.readers if not each.put(data, number)])
+    def add(self, data: bytes, number: int | None = None) -> None:
+        """Have a frame told with those that are told next."""
+        self._waiting.append((number, data))
+        self._size += len(data)
+
+    @property
+    def is_much(self) -> bool:
+        """True if what waits is better told than collected."""
+        return 2 * self._size > MAX_BYTES or 2 * len(self._waiting) > MAX_FRAMES
+
+    async def tell(self) -> None:
+        """Tell each reader what was collected; those that were cut off are no readers any more."""
+        if not self._waiting:
+            return
+        piece = Piece(self._waiting)
+        self._waiting, self._size = [], 0
+        for number, reader in enumerate(tuple(self.readers), 1):
+            if not reader.put(piece):
+                self.readers.discard(reader)
+            if number % AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
 
     def end(self, last: bytes) -> None:
         """End each reader."""
@@ -76,6 +105,7 @@ class Tails:
         self._nursery = nursery
         self._tails: dict[SessionKey, Tail] = {}
         self._is_closed = False
+        self._is_reminding = False
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -88,13 +118,16 @@ class Tails:
                 reader.end(bye())
 
     @asynccontextmanager
-    async def entered(self, key: SessionKey) -> AsyncGenerator[tuple[Tail, Frames], None]:
+    async def entered(self, key: SessionKey, wire: StreamWriter) -> AsyncGenerator[tuple[Tail, Frames], None]:
         """Follow a session for the block."""
+        if not self._is_reminding:
+            self._is_reminding = True
+            self._nursery.start_soon(self._remind)
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = Tail(key)
             self._nursery.start_soon(self._follow, tail)
-        frames = Frames()
+        frames = Frames(wire)
         if self._is_closed:
             frames.end(bye())
         tail.readers.add(frames)
@@ -105,6 +138,18 @@ class Tails:
             tail.readers.discard(frames)
             if not tail.readers:
                 self._drop(tail)
+
+    async def _remind(self) -> None:
+        """Have streams in which nothing happens say that they are there, as long as there are any."""
+        while self._tails:
+            await trio.sleep(LOOK)
+            before = trio.current_time() - ALIVE + LOOK
+            quiet = [each for tail in self._tails.values() for each in tail.readers if each.told_at <= before]
+            for number, reader in enumerate(quiet, 1):
+                reader.remind()
+                if number % AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+        self._is_reminding = False
 
     def _drop(self, tail: Tail) -> None:
         if self._tails.get(tail.key) is tail:
@@ -129,20 +174,44 @@ class Tails:
     async def _tell(self, tail: Tail, follower: SessionFollower) -> None:
         teller = await teller_at(self._journal, tail.key, follower.cursor)
         tail.ready.set()
-        async for item in follower:
-            if isinstance(item, Followed):
-                told = teller.tell(item.number, item.record, item.at or 0.0)
-                for number, data in to_frames(told):
-                    tail.tell(data, number)
-                if any(each.name in ("answer", "ended") for each in told):
-                    tail.grown = None
-                if any(each.name == "closed" for each in told):
+        with suppress(trio.EndOfChannel):
+            while tail.readers:  # without them all were cut off, and only end
+                await _collect(tail, teller, follower)
+                await tail.tell()
+                if tail.is_over:
                     tail.end(b"")
-            else:
-                tail.tell(tail.frame_of(item))
-                await trio.sleep(TOGETHER)  # what grows meanwhile is one frame
-            if not tail.readers:  # all were cut off, and only end
-                return
+                await trio.sleep(TOGETHER)  # what comes meanwhile is one piece
+        await tail.tell()
+
+
+async def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> None:
+    """Wait for what comes next in a session, and take all that is there by then.
+
+    Raises:
+        trio.EndOfChannel: nothing follows what was taken.
+    """
+    item: Followed | Growing | CallProgress | None = await follower.receive()
+    while item is not None:
+        if isinstance(item, Followed):
+            _take(tail, teller.tell(item.number, item.record, item.at or 0.0))
+        else:
+            tail.add(tail.frame_of(item))
+        if tail.is_much:
+            return
+        item = follower.receive_ready()
+        while item is None and follower.has_news:
+            await follower.move_on()
+            item = follower.receive_ready()
+
+
+def _take(tail: Tail, told: Sequence[Happening]) -> None:
+    """Have the events of a record told."""
+    names = {each.name for each in told}
+    for number, data in to_frames(told):
+        tail.add(data, number)
+    if not names.isdisjoint({"answer", "ended"}):
+        tail.grown = None
+    tail.is_over = tail.is_over or "closed" in names
 
 
 # --- one reader --------------------------------------------------------------------------
@@ -157,26 +226,26 @@ class SessionReading:
     key: SessionKey
     after: int
 
-    async def run(self, write: Write) -> None:
+    async def run(self, wire: StreamWriter) -> None:
         """Write all that is behind the number, and then what comes."""
-        async with self.tails.entered(self.key) as (tail, frames):
-            await write(f"retry: {RETRY}\n\n".encode())
+        async with self.tails.entered(self.key, wire) as (tail, frames):
+            await wire(f"retry: {RETRY}\n\n".encode())
             frames.seen = self.after
             head = await self.journal.head(*self.key)
             if head is not None and self.after > head.records:  # an older copy of the journal was put back
                 frames.seen = head.records
-                await write(frame("resync", {"records": head.records}, number=head.records))
+                await wire(frame("resync", {"records": head.records}, number=head.records))
             teller = await teller_at(self.journal, self.key, frames.seen)
-            catch_up = partial(self._catch_up, frames, teller, write)
+            catch_up = partial(self._catch_up, frames, teller, wire)
             is_over = await catch_up()
             frames.is_live = True
             if is_over or await catch_up():
                 return
             if tail.grown is not None:
                 frames.put_first(frame("growing", attrs.asdict(tail.grown)))
-            await write_all(frames, write)
+            await frames.write_all()
 
-    async def _catch_up(self, frames: Frames, teller: Teller, write: Write) -> bool:
+    async def _catch_up(self, frames: Frames, teller: Teller, wire: StreamWriter) -> bool:
         """Write what the journal has behind what was written; True if the session was closed there."""
         while steps := await self.journal.read_steps(
             self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE
@@ -185,7 +254,7 @@ class SessionReading:
                 each for step in steps for each in teller.tell_all(step.first, step.records, step.at or 0.0)
             ]
             frames.seen = steps[-1].last
-            await write(b"".join(data for _, data in to_frames(told)))
+            await wire(b"".join(data for _, data in to_frames(told)))
             if any(each.name == "closed" for each in told):
                 return True
         return False

@@ -36,7 +36,6 @@ class DeliveryCursors:
     """The place of one webhook."""
 
     journal: Journal
-    epoch: int
     name: str
     begun: float
     """Unix time in seconds at which the webhook was first there: what was before is not told."""
@@ -53,7 +52,7 @@ class DeliveryCursors:
     """The `since` that the journal has."""
 
     @classmethod
-    async def load(cls, journal: Journal, epoch: int, name: str, now: float) -> "DeliveryCursors":
+    async def load(cls, journal: Journal, name: str, now: float) -> "DeliveryCursors":
         """Find the place of a webhook; a new one begins now.
 
         Raises:
@@ -61,7 +60,7 @@ class DeliveryCursors:
         """
         heads = await journal.page(SessionFilter(agent=WEBHOOKS, prefix=f"{name} "))
         known = sorted(head.session_id for head in heads)
-        cursors = cls(journal, epoch, name, now, now)
+        cursors = cls(journal, name, now, now)
         if known:
             cursors._generation = int(known[-1].rpartition(" ")[2])
             for record in await journal.load(known[-1], agent=WEBHOOKS):
@@ -115,9 +114,18 @@ class DeliveryCursors:
             self._write(self._entry(key))
 
     def fail(self, delivery: Mapping[str, Any]) -> None:
-        """List something as given up."""
-        self.failed = (*self.failed, delivery)[-MAX_FAILED:]
-        self._write({_FAILED: list(self.failed)})
+        """List something as given up; what was before under its id is not listed twice."""
+        others = [each for each in self.failed if each["webhook_id"] != delivery["webhook_id"]]
+        self._list((*others, delivery)[-MAX_FAILED:])
+
+    def redeem(self, webhook_id: str) -> None:
+        """List something no more that was given up."""
+        self._list(tuple(each for each in self.failed if each["webhook_id"] != webhook_id))
+
+    def _list(self, failed: tuple[Mapping[str, Any], ...]) -> None:
+        if failed != self.failed:
+            self.failed = failed
+            self._write({_FAILED: list(failed)})
 
     def _entry(self, key: SessionKey) -> dict[str, Any]:
         return {f"{_ENTRY}{key.agent}\n{key.session_id}": list(self._seen[key])}
@@ -130,7 +138,7 @@ class DeliveryCursors:
     def _step(self, records: Iterable[Any]) -> None:
         entry = Entry(session_id=self._holder, agent=WEBHOOKS, records=tuple(records))
         try:
-            self.journal.write_soon(entry, epoch=self.epoch)
+            self.journal.write_soon(entry, epoch=self.journal.epoch_of(self._holder))
         except Fenced:
             _log.warning("webhook %s: another process owns the journal, and tells from here on", self.name)
 
@@ -151,6 +159,7 @@ class DeliveryCursors:
         opened = Opened(owner=Sender(self.name), agent=WEBHOOKS, created_at=self.begun)
         self._step([opened, Changed(changes=whole), Due(at=_NEVER)])
         await self.journal.commit(
-            Entry(session_id=self._holder, agent=WEBHOOKS, records=()), epoch=self.epoch
+            Entry(session_id=self._holder, agent=WEBHOOKS, records=()),
+            epoch=self.journal.epoch_of(self._holder),
         )
         await self.journal.delete(former, agent=WEBHOOKS)

@@ -49,6 +49,8 @@ class Line:
     """The last record that was dealt with."""
     known: int
     """The last record that may have something to tell."""
+    again: str = ""
+    """The id of the one notification that is sent again; empty: it goes on with all of them."""
     attempts: int = 0
     """Those that failed, for the notification that is next."""
     began: float = 0.0

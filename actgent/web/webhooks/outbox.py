@@ -7,7 +7,7 @@ sessions nothing is taken up; when there is room again, the journal is asked wha
 import random
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -19,7 +19,6 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.listing import SessionFilter, SessionKey
 from actgent.journal.records import Opened
-from actgent.runtime.runtime import Runtime
 from actgent.sessions.owner_accounts import is_holder
 from actgent.support.logs import Each, logger_of
 
@@ -28,7 +27,7 @@ from .delivery import MAX_PAUSE, Attempt, deliver
 from .lanes import Lanes, Line, Target
 from .notifications import Notification, first_behind, may_tell, read_notifications, to_failed
 from .signing import SigningKeys
-from .webhook import Webhook
+from .webhook import EVENTS, Webhook
 
 MAX_LINES = 10_000
 """Sessions that wait at a time."""
@@ -60,6 +59,8 @@ class Outbox:
         self._lines: dict[SessionKey, Line] = {}
         self._targets: OrderedDict[SessionKey, Target | None] = OrderedDict()
         """Where the notifications of sessions go, of those that were asked for last."""
+        self._again: set[str] = set()
+        """Ids of what was given up and is sent again."""
         self._last_at = 0.0
         """When the last step was written that was seen."""
         self._is_whole = False
@@ -199,10 +200,31 @@ class Outbox:
         url, *events = opened.notify
         return Target(url=url, events=tuple(events), keys=session_keys(self.webhook, key, url))
 
+    async def redeliver(self, ids: Collection[str] | None = None) -> list[Mapping[str, Any]]:
+        """Send again what was given up, in its own turn and as patiently as before; each stays listed until it is taken.
+
+        Args:
+            ids: Of what is sent; None is all that is listed.
+
+        Returns:
+            What is sent, as it is listed.
+        """
+        wanted = [each for each in self._cursors.failed if ids is None or each["webhook_id"] in ids]
+        for each in wanted:
+            key = SessionKey(each["agent"], each["session_id"])
+            target = await self._target_of(key)
+            if target is not None and each["webhook_id"] not in self._again:
+                self._again.add(each["webhook_id"])
+                number = each["number"]
+                self._lanes.add(Line(key, target, number - 1, number, again=each["webhook_id"]))
+        return wanted
+
     # --- telling it ----------------------------------------------------------------------
 
     async def _tell(self, line: Line) -> float | None:
         """Tell a page of a session; returns the seconds to the next attempt where one failed."""
+        if line.again:
+            return await self._tell_again(line)
         try:
             head = await self._journal.head(*line.key)
             if head is None:  # erased meanwhile
@@ -224,7 +246,39 @@ class Outbox:
             self._cursors.note(line.key, line.seen, head.updated_at)
         return None
 
+    async def _tell_again(self, line: Line) -> float | None:
+        """Tell the one notification of a line that was given up before; of an erased session it is listed no more."""
+        try:
+            head = await self._journal.head(*line.key)
+            found = [] if head is None else await self._read_one(head, line)
+        except (JournalDamaged, WireError) as error:
+            _log.error("webhooks of session %s end here: %s", Each(line.key.session_id), error)
+            line.seen = line.known
+            return None
+        except JournalError:
+            return JOURNAL_PAUSE
+        if not found:
+            self._cursors.redeem(line.again)
+        elif (pause := await self._deliver(line, found[0])) is not None:
+            return pause
+        line.seen = line.known
+        return None
+
+    async def _read_one(self, head: SessionSummary, line: Line) -> list[Notification]:
+        found, _ = await read_notifications(self._journal, head, line.seen, EVENTS)
+        return [each for each in found if each.id == line.again]
+
     async def _tell_one(self, line: Line, notification: Notification) -> float | None:
+        """Tell one notification; returns the seconds to the next attempt where one failed."""
+        if (pause := await self._deliver(line, notification)) is not None:
+            return pause
+        line.attempts, line.seen = 0, notification.number
+        if not line.is_over:
+            self._cursors.mark(line.key, notification.number, notification.at)
+        return None
+
+    async def _deliver(self, line: Line, notification: Notification) -> float | None:
+        """Send a notification once; returns the seconds to the next attempt, or None where it was taken or given up."""
         target, webhook = line.target, self.webhook
         attempt = await deliver(
             self._client, target.url, notification, target.keys or webhook.keys(), webhook.timeout
@@ -237,9 +291,7 @@ class Outbox:
             self._give_up(line, notification, attempt)
         else:
             self.sent += 1
-        line.attempts, line.seen = 0, notification.number
-        if not line.is_over:
-            self._cursors.mark(line.key, notification.number, notification.at)
+            self._cursors.redeem(notification.id)
         return None
 
     def _give_up(self, line: Line, notification: Notification, attempt: Attempt) -> None:
@@ -258,6 +310,7 @@ class Outbox:
         return max(longest * _random.uniform(0.5, 1.0), attempt.pause)
 
     def _finish(self, line: Line) -> None:
+        self._again.discard(line.again)
         if self._lines.get(line.key) is line:
             del self._lines[line.key]
         if self._is_full and len(self._lines) <= MAX_LINES // 2:
@@ -270,12 +323,12 @@ def session_keys(webhook: Webhook, key: SessionKey, url: str) -> SigningKeys:
 
 
 @asynccontextmanager
-async def open_outbox(webhook: Webhook, runtime: Runtime, journal: Journal) -> AsyncGenerator[Outbox, None]:
-    """What tells the sessions of a runtime, with its place in the journal and its connections, for the block.
+async def open_outbox(webhook: Webhook, journal: Journal) -> AsyncGenerator[Outbox, None]:
+    """What tells the sessions of a runtime by its journal, with its place in there and its connections, for the block.
 
     Raises:
         JournalError: the journal cannot be read or written.
     """
-    cursors = await DeliveryCursors.load(journal, runtime.epoch, webhook.id, time.time())
+    cursors = await DeliveryCursors.load(journal, webhook.id, time.time())
     async with webhook.guard.client() as client:
         yield Outbox(webhook, journal, cursors, client)

@@ -59,7 +59,7 @@ def goal(*, achieved):
         act("summarize", summary="It is 42."),
         act("evaluate", **judged),
     ]
-    limit = 20 if achieved else 2
+    limit = 20 if achieved else 4
     return GoalAgent("worker", llm=ScriptedLLM(script), tools=[online], max_iterations=limit)
 
 

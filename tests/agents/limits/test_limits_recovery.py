@@ -369,7 +369,7 @@ async def test_an_erased_session_takes_its_account_with_it(autojump_clock):
                     session = await agent.create_session("ada", session_id="s", limits=Limits(model_calls=5))
                     await agent.run("hello", session=session)
                     whole = ExportedSession("s", "a", await journal.load("s"))
-                    await write_sessions(journal, [forked(whole, "f", "a")], epoch=runtime.epoch)
+                    await write_sessions(journal, [forked(whole, "f", "a")])
                     continue
                 fork = await agent.open_session("f")  # and not the other one
                 await agent.run("hello", session=fork)

@@ -832,7 +832,8 @@ async def test_case_20_a_session_travels_with_its_mode(tmp_path, keeps_id):
     (session_id,) = [each.session_id for each in sessions]
     assert (session_id == "s") is keeps_id
     async with MemoryJournal().running() as journal:
-        await write_sessions(journal, sessions, epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, sessions)
         async with open_runtime(journal=journal) as runtime:
             agent, llm = agent_of([ToolCall("deploy", {})], "done")
             await runtime.start(agent)
@@ -864,7 +865,8 @@ async def test_case_20_a_session_travels_with_its_schedules(tmp_path, keeps_id, 
         sessions = with_new_ids(sessions)
     (session_id,) = [each.session_id for each in sessions]
     async with MemoryJournal().running() as journal:
-        await write_sessions(journal, sessions, epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, sessions)
         async with open_runtime(journal=journal) as runtime:
             agent, _ = agent_of("watered")
             await runtime.start(agent)

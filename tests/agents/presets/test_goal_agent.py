@@ -20,8 +20,8 @@ from actgent import (
 from actgent.agents.goal import GoalAgent, GoalResult, run_agent
 from actgent.llm.base import Answer
 from actgent.protocols.base import ClassificationType
-from actgent.protocols.goal.progress import STATE_KEY, progress_in
-from actgent.protocols.goal.protocol import CLOSING_CALLS, Goal
+from actgent.protocols.goal.progress import MAX_STALLED, STATE_KEY, progress_in
+from actgent.protocols.goal.protocol import Goal
 
 
 def act(action, **params):
@@ -223,7 +223,7 @@ async def test_output_of_one_run():
     """`run(output=)` has the same meaning as the agent's own."""
     llm = ScriptedLLM([*WAY, '{"answer": "42"}', *WAY])
     async with GoalAgent("tutor", llm=llm, tools=[ok]) as agent:
-        assert agent.protocol.max_iterations == 20 + CLOSING_CALLS
+        assert agent.protocol.max_iterations == 20
         assert (await agent.run("find v", output=Found)).data == Found("42")
         reply = await agent.run("find v")
     assert (reply.data, reply.message_type) == (None, "completed")
@@ -301,70 +301,124 @@ async def test_five_failed_evaluations_end_the_run():
 
 async def test_at_the_limit_with_results():
     """Case 20: a summary and an evaluation, and all that was found."""
-    result, llm = await run(PLAN, use("ok"), SUMMARY, unmet(missing_items=["w"]), max_iterations=2)
+    last = unmet(missing_items=["w"], answer="v is 1")
+    result, llm = await run(use("ok"), last, max_iterations=2)
     assert result.status == "completed_with_summary_fallback"
-    assert (result.iterations, result.max_iterations, len(llm.chats)) == (2, 2, 4)
-    assert result.evaluation == {"achieved": False, "feedback": "not yet", "missing_items": ["w"]}
+    assert (result.iterations, result.max_iterations, len(llm.chats)) == (2, 2, 2)
+    assert result.evaluation == {
+        "achieved": False, "feedback": "not yet", "missing_items": ["w"], "answer": "v is 1"
+    }  # fmt: skip
     assert result.raw_data == {"v": 1}
     assert not result.achieved
     assert result.text == (
-        "The goal was not achieved: the limit of 2 iterations was reached.\n\nv is 1\n\nMissing: w"
+        "The goal was not achieved: the limit of 2 iterations was reached (max_iterations=2).\n\nv is 1\n\nMissing: w"
     )
-    assert "The limit is reached" in unsaid(llm.chats[2])
+    assert "The limit is reached" in unsaid(llm.chats[1])
 
 
 async def test_at_the_limit_achieved_after_all():
     """The evaluation at the limit may find the goal achieved; nothing else may."""
-    result, _ = await run(PLAN, use("ok"), SUMMARY, ACHIEVED, max_iterations=2)
+    result, _ = await run(PLAN, use("ok"), ACHIEVED, max_iterations=3)
     assert (result.status, result.achieved, result.error) == ("completed_with_summary_fallback", True, None)
+    result, _ = await run(*WAY, max_iterations=4)  # on its own way, with the last call
+    assert (result.status, result.achieved) == ("completed", True)
 
 
 async def test_at_the_limit_with_a_form():
     """An achieved goal gets its form, at the limit too; one that is not has no data."""
-    result, _ = await run(
-        PLAN, use("ok"), SUMMARY, ACHIEVED, '{"answer": "1"}', output=Found, max_iterations=2
-    )
+    result, _ = await run(PLAN, use("ok"), ACHIEVED, '{"answer": "1"}', output=Found, max_iterations=4)
     assert (result.status, result.data) == ("completed_with_formatting", Found("1"))
-    result, _ = await run(PLAN, use("ok"), SUMMARY, unmet(), output=Found, max_iterations=2)
+    result, llm = await run(PLAN, use("ok"), ACHIEVED, "{}", output=Found, max_iterations=4)
+    assert (result.status, result.achieved, len(llm.chats)) == ("completed_without_formatting", True, 4)
+    result, _ = await run(use("ok"), ACHIEVED, output=Found, max_iterations=2)
+    assert (result.status, result.achieved, result.data) == ("completed_without_formatting", True, None)
+    result, _ = await run(PLAN, use("ok"), unmet(answer="v is 1"), output=Found, max_iterations=4)
     assert (result.status, result.achieved) == ("completed_with_summary_fallback", False)
     assert (result.data, "v is 1" in result.text) == (None, True)
 
 
 async def test_a_model_that_insists_is_stopped():
-    """Refused again and again, an evaluation of nothing still achieves nothing; at the limit it is refused once."""
+    """Refused again and again, an evaluation of nothing still achieves nothing; at the limit, or before, it ends."""
     llm = ScriptedLLM(lambda _: ACHIEVED)
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
     assert (result.status, result.achieved, result.data) == ("incomplete", False, None)
-    assert result.error == "the limit of 3 iterations was reached"
-    assert (result.iterations, len(llm.chats)) == (3, 3 + 1)
+    assert result.error == "the limit of 3 iterations was reached (max_iterations=3)"
+    assert (result.iterations, len(llm.chats)) == (3, 3)
+    result = await run_agent("find v", llm, tools=[ok])
+    assert (result.status, result.achieved, result.iterations) == ("incomplete", False, MAX_STALLED)
+    assert result.error == "no progress: 6 decisions in a row brought nothing new"
+
+
+async def test_the_loop_of_the_example():
+    """Decide, act, evaluate: the seed's own loop takes two calls, and one that repeats it is never refused."""
+    result, llm = await run(use("ok"), ACHIEVED)
+    assert (result.status, result.iterations, len(llm.chats)) == ("completed", 2, 2)
+    script = [step for n in range(3) for step in (use("ok", n=n), unmet())]
+    result, llm = await run(*script, use("ok", n=9), ACHIEVED)
+    assert (result.status, len(llm.chats)) == ("completed", 8)
+    assert not any("not possible" in message.text for message in result.history)
+
+
+async def test_an_action_without_a_result_can_reach_a_goal():
+    """A tool that only does something, and has nothing to say, is enough to be judged."""
+    result, _ = await run(use("none"), act("evaluate", achieved=True, answer="It is sent."), tools=[none])
+    assert (result.status, result.text) == ("completed", "It is sent.")
+
+
+async def test_six_iterations_are_six_calls():
+    """The caller's limit counts all calls, on whatever way they are spent; the text names the caller's argument."""
+    ways = {
+        "acts and judges": [step for n in range(9) for step in (use("ok", n=n), unmet())],
+        "plans and acts": [PLAN, *(use("ok", n=n) for n in range(20))],
+        "calls natively": [ToolCall("ok", {"n": n}) for n in range(20)],
+        "writes nonsense": [PLAN, use("ok"), SUMMARY, unmet(), "hm", *["hm"] * 9],
+    }
+    for way, script in ways.items():
+        for limits in (None, Limits(model_calls=50)):
+            result, llm = await run(*script, max_iterations=6, limits=limits)
+            assert (way, len(llm.chats), result.iterations, result.achieved) == (way, 6, 6, False)
+            assert "max_iterations=" in result.error
+            assert "model_calls=" not in result.error
+
+
+async def test_standing_still_ends_the_run():
+    """A circle of five calls, which nobody notices by its last actions, ends when it goes round again."""
+    script = [use("ok", n=n % 5) for n in range(40)]
+    result, llm = await run(*script, max_iterations=40, limits=Limits(identical_calls=20))
+    assert (result.status, len(llm.chats)) == ("incomplete", 5 + MAX_STALLED)
+    assert result.error == "no progress: 6 decisions in a row brought nothing new"
+    assert "brought nothing new; 6 end it" in unsaid(llm.chats[-1])
+    assert "- ok: " in result.text
 
 
 @pytest.mark.parametrize("insists", [use("ok"), PLAN, act("evaluate", achieved=False, feedback="no")])
 async def test_what_is_refused_at_the_limit_is_not_asked_for_again(insists):
-    """The summary is asked for once: who acts on instead has had all the calls that there are, and keeps what it found."""
+    """The evaluation is asked for once: who acts on instead has had all its calls, and keeps what it found."""
     result, llm = await run(
         PLAN, use("ok"), *[insists] * 20, max_iterations=6, limits=Limits(identical_calls=20)
     )
     assert (result.status, result.achieved, result.iterations) == ("incomplete", False, 6)
-    assert len(llm.chats) == 6 + 1
+    assert len(llm.chats) == 6
     assert '- ok: {"v": 1}' in result.text
 
 
-async def test_at_the_limit_an_evaluation_is_asked_for_once_too():
-    """After the summary at the limit, who does anything else than judge it ends the goal, with the summary."""
-    result, llm = await run(PLAN, use("ok"), SUMMARY, use("ok"), max_iterations=2)
+async def test_a_summary_at_the_limit_is_not_lost():
+    """Who sums up with the last call, or does anything else than judge the summary, ends the goal, with the summary."""
+    result, llm = await run(PLAN, use("ok"), SUMMARY, max_iterations=3)
+    assert (result.status, len(llm.chats)) == ("incomplete", 3)
+    assert "v is 1" in result.text
+    result, llm = await run(PLAN, use("ok"), SUMMARY, use("ok"), max_iterations=4)
     assert (result.status, len(llm.chats)) == ("incomplete", 4)
     assert "v is 1" in result.text
 
 
 async def test_at_the_limit_without_results():
     """Case 5: nothing was found, so nothing is judged, and there are no new keys."""
-    nothing = act("summarize", summary="Nothing was found.")
-    result, llm = await run(PLAN, use("none"), nothing, tools=[none], max_iterations=2)
+    result, llm = await run(use("none"), unmet(), tools=[none], max_iterations=2)
     assert (result.status, result.data, result.achieved) == ("incomplete", None, False)
-    assert result.error == "the limit of 2 iterations was reached"
+    assert result.error == "the limit of 2 iterations was reached (max_iterations=2)"
     assert result.raw_data == {}
-    assert len(llm.chats) == 3
+    assert len(llm.chats) == 2
 
 
 @pytest.mark.parametrize(
@@ -398,11 +452,12 @@ async def test_a_model_that_only_calls_tools_is_stopped():
     llm = ScriptedLLM(lambda _: ToolCall("ok", {"n": next(calls)}))
     result = await run_agent("find v", llm, tools=[ok], max_iterations=3)
     assert (result.status, result.achieved) == ("incomplete", False)
-    assert len(llm.chats) == 3 + CLOSING_CALLS
-    assert result.raw_data == {"v": 3 + CLOSING_CALLS - 1}
+    assert len(llm.chats) == 3
+    assert result.raw_data == {"v": 2}
     assert "limit" in result.error
     assert result.text.startswith("The goal was not achieved: the turn reached its limit")
-    assert result.text.endswith('- ok: {"v": 11}')
+    assert "raise max_iterations=" in result.text
+    assert result.text.endswith('- ok: {"v": 2}')
     assert result.used_tools == ("ok",)
 
 

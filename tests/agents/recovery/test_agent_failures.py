@@ -236,7 +236,7 @@ async def test_a_session_that_is_opened_while_its_agent_is_down_goes_on_where_it
     ):
         agent = await runtime.start(world.agent())
         await crash(agent)
-        await journal.commit(Entry(session_id="x", agent="a", records=records), epoch=runtime.epoch)
+        await journal.commit(Entry(session_id="x", agent="a", records=records), epoch=journal.epoch_of("x"))
         session = await agent.open_session("x")
         await session.wait_idle()
         assert [message.text for message in session.history] == ["first", "second", "re: second"]

@@ -80,7 +80,7 @@ async def test_a_long_session_comes_back_from_its_snapshot(url):
         said = []
         async with open_runtime(journal=url) as runtime:
             if drops:
-                await runtime.journal.drop_snapshots("s", agent="clerk", epoch=runtime.epoch)
+                await runtime.journal.drop_snapshots("s", agent="clerk", epoch=runtime.journal.epoch_of("s"))
             agent = await runtime.start(clerk(said=said))
             session = await agent.open_session("s")
             assert isinstance(held(session), RecordedMessages) is not drops
@@ -187,7 +187,9 @@ async def test_a_form_that_is_not_known_is_passed_over(url):
         async with open_runtime(journal=url) as runtime:
             head = await runtime.journal.head("clerk", "s")
             other = Snapshot(records=head.records, version=version, body=body)
-            await runtime.journal.keep_snapshot("s", other, agent="clerk", epoch=runtime.epoch)
+            await runtime.journal.keep_snapshot(
+                "s", other, agent="clerk", epoch=runtime.journal.epoch_of("s")
+            )
             agent = await runtime.start(clerk())
             assert (await agent.open_session("s")).history == history
 

@@ -21,6 +21,7 @@ OPTIONS = (
     {"output": Sum, "temperature": 0.25, "max_tokens": 77},
     {"prompt": "Be brief.", "output": {"type": "object", "title": "page", "required": ["total"]}},
     {"prompt": PromptLayer("You count.", mode="replace"), "temperature": 0.0},
+    {"model": "second"},
 )
 
 
@@ -33,17 +34,25 @@ def make_agent(seen):
         await trio.lowlevel.checkpoint()
         return a + b
 
-    def answer(chat):
+    def answer(chat, model="first"):
         said = tuple(
             (m.role, tuple(getattr(part, "text", part.__class__) for part in m.parts)) for m in chat.messages
         )
-        seen.append((chat.system, said, chat.temperature, chat.max_tokens, chat.response_format))
+        seen.append((chat.system, said, chat.temperature, chat.max_tokens, chat.response_format, model))
         last = max(place for place, (_, texts) in enumerate(said) if "question" in str(texts[0]))
         if len(said) - last < 3:
             return ToolCall("add", {"a": 2, "b": 3})
         return '{"total": 5}' if "Your last answer could not be used" in str(said[last:]) else "five"
 
-    return BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[add], temperature=0.5, output=None)
+    second = ScriptedLLM(lambda chat: answer(chat, "second"), keep=0)
+    return BareAgent(
+        "a",
+        llm=ScriptedLLM(answer, keep=0),
+        models={"second": second},
+        tools=[add],
+        temperature=0.5,
+        output=None,
+    )
 
 
 async def _ask_all(journal, agent):
@@ -57,11 +66,12 @@ async def _ask_all(journal, agent):
 
 
 async def test_a_turn_that_goes_on_asks_as_it_began(autojump_clock):
-    """With its form, prompt, temperature and longest answer, at whichever write the process dies."""
+    """With its model, form, prompt, temperature and longest answer, at whichever write the process dies."""
     whole, resumed = [], 0
     async with MemoryJournal().running() as journal:
         await _ask_all(journal, make_agent(whole))
     assert {asked[2] for asked in whole} == {0.25, 0.5, 0.0}
+    assert {asked[5] for asked in whole} == {"first", "second"}
     for writes in range(1, 100):
         async with MemoryJournal().running() as journal:
             dying = DyingJournal(journal, writes)

@@ -6,6 +6,7 @@ import trio
 import trio.testing
 
 from actgent import (
+    Approve,
     BareAgent,
     ConfigurationError,
     Fallback,
@@ -22,8 +23,9 @@ from actgent import (
     open_runtime,
     tool,
 )
-from actgent.agents.upgrading import compare_session
+from actgent.agents.upgrading import Recording, compare_session
 from actgent.errors import NotRunning, SessionExists, SessionNotFound
+from actgent.modes.modes import Modes
 from actgent.runtime.sessions import table as session_table
 
 
@@ -208,6 +210,36 @@ async def test_a_session_is_compared_with_the_code_that_runs(tmp_path):
         )
         found = await compare_session(runtime, "s")
     assert "system prompt" in str(found)
+
+
+async def test_a_session_in_the_middle_of_something_is_no_difference():
+    """Where a person is asked, and behind a switch of the mode: at no record is anything told; other code is."""
+
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    script = [ToolCall("pay", {}), "done", ToolCall("pay", {})]
+    async with open_runtime(journal="memory:") as runtime:
+        modes = Modes(commands=False)
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(script), tools=[pay], modes=modes))
+        session = await agent.create_session("ada", session_id="s")
+        await session.set_mode("act")
+        for approve in (True, False):
+            await session.chat("pay")
+            await session.wait_idle()
+            if approve:
+                await session.answer(session.approvals[0], Approve())
+                await session.wait_idle()
+                await session.set_mode("plan", by="admin", force=True)
+                await session.set_mode("act", by="admin", force=True)
+        assert session.status == "suspended"
+        records = await runtime.journal.load("s")
+        for number in range(1, len(records) + 1):
+            assert await compare_session(runtime, "s", to=number) is None, number
+    other = BareAgent("a", llm=ScriptedLLM([]), tools=[pay], system_prompt="Another one.", modes=modes)
+    assert await Recording("s", "a", tuple(records)).compare(other) is not None
 
 
 @tool

@@ -380,7 +380,8 @@ async def test_a_schedule_travels_with_its_session(autojump_clock):
         await session.schedule("travels", after=100)
         exported = await read_sessions(journal)
     async with MemoryJournal().running() as journal:
-        await write_sessions(journal, exported, epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, exported)
         async with open_runtime(journal=journal) as runtime:
             await runtime.start(make_agent(heard))
             await trio.sleep(200)

@@ -135,7 +135,7 @@ async def test_messages_that_are_answered_together_are_one_turn(runtime, journal
 
 async def test_a_slow_reader_loses_no_record(runtime, journal):
     """It reads the journal where the feed has let go what waited for it; the writer never waits."""
-    epoch = runtime.epoch
+    epoch = journal.epoch_of("s")
     opened = Opened(owner=Sender("ada"), created_at=1.0)
     await journal.commit(Entry(session_id="s", agent="gone", records=(opened,)), epoch=epoch)
     async with runtime.follow("s", agent="gone") as follower:
@@ -459,7 +459,8 @@ async def test_a_cursor_goes_on_in_a_journal_into_which_the_session_was_imported
         exported = await read_sessions(runtime.journal, session_id="s")
         steps = await runtime.journal.read_steps("s", agent="a", after=4)
     async with open_journal(f"sqlite:///{tmp_path}/two.db") as journal:
-        await write_sessions(journal, exported, epoch=await journal.acquire())
+        await journal.acquire()
+        await write_sessions(journal, exported)
         (step,) = await journal.read_steps("s", agent="a", after=4)
     assert step.records == tuple(record for each in steps for record in each.records)
     assert (step.first, step.last) == (steps[0].first, steps[-1].last)

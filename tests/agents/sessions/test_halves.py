@@ -8,13 +8,20 @@ from actgent import (
     Event,
     Failure,
     LimitReached,
+    Limits,
+    ModelTimeout,
+    NotAuthorized,
+    ParseError,
     Priority,
     ProviderUnavailable,
+    QuotaExhausted,
+    RateLimited,
     Reply,
     ScriptedLLM,
     Sender,
     SessionNotFound,
     ToolResult,
+    UnsupportedPart,
     open_runtime,
 )
 
@@ -66,7 +73,10 @@ async def test_a_program_gives_outcomes_to_handlers(listen):
     [
         (400, "improperly formatted"),
         (401, "Authentication failed"),
+        (402, "no credit"),
         (404, "not found"),
+        (408, "too long"),
+        (413, "too long"),
         (422, "process this input"),
         (429, "rate limit"),
         (500, "issues"),
@@ -86,3 +96,32 @@ def test_failures_of_our_own_have_sentences_too():
     """By their kinds."""
     failure = Failure(kind="limit", error=LimitReached("tokens", 5), message_id="m")
     assert "limit" in failure.user_message
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "words"),
+    [
+        (ModelTimeout("secret after 5 s"), "model", "took too long"),
+        (RateLimited("secret"), "model", "rate limit"),
+        (NotAuthorized("secret"), "model", "Authentication failed"),
+        (QuotaExhausted("secret"), "model", "no credit"),
+        (UnsupportedPart("secret"), "model", "attached"),
+        (ParseError("secret", "raw secret"), "parse", "no usable answer"),
+    ],
+)
+async def test_errors_without_a_status_have_sentences_by_what_they_are(error, kind, words, listen):
+    """As handlers get them of a model that fails, and without a word of the error."""
+
+    def answer(_):
+        raise error
+
+    limits = Limits(repairs=0)
+    async with BareAgent("clerk", llm=ScriptedLLM(answer), limits=limits) as agent:
+        session = await agent.create_session("ada")
+        heard = listen(session)
+        await session.chat("hi")
+        await session.wait_idle()
+    (failure,) = [each for each in heard if isinstance(each, Failure)]
+    assert words in failure.user_message
+    assert "secret" not in failure.user_message
+    assert failure.kind in (kind, "model")

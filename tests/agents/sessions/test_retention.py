@@ -266,13 +266,13 @@ async def test_what_was_written_just_before_is_kept():
         agent = await runtime.start(agent_of())
         session = await agent.create_session("ada", "hello", session_id="s")
         await session.wait_idle()
-        await journal.commit(Entry(session_id="s", agent="clerk", records=()), epoch=runtime.epoch)
+        await journal.commit(Entry(session_id="s", agent="clerk", records=()), epoch=journal.epoch_of("s"))
 
         async def write():
             journal.meanwhile = None
             session.state.dispatch(("n", 1))
             entry = Entry(session_id="s", agent="clerk", records=(Delivered(ids=("x",)),))
-            await journal.commit(entry, epoch=runtime.epoch)
+            await journal.commit(entry, epoch=journal.epoch_of("s"))
 
         journal.meanwhile = write
         await runtime._sweeper._erase_old()

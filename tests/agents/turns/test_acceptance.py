@@ -1,6 +1,7 @@
 """What was accepted runs once; what was refused or cancelled never does, and nothing is left of it."""
 
 import gc
+from functools import partial
 
 import pytest
 import trio
@@ -121,6 +122,35 @@ async def test_a_chat_that_is_cancelled_while_it_is_written_never_runs(autojump_
             session = await agent.open_session("ada")
             await session.wait_idle()
             assert texts(session) == ["hello"]
+
+
+@pytest.mark.parametrize("when", ["before it comes", "while it is written"])
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_message_that_is_stopped_before_it_is_in(when, is_busy, autojump_clock):
+    """It ends as one that is stopped later; what else is said is answered, and a repetition changes nothing."""
+    async with SlowJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        model = ScriptedLLM(lambda chat: f"re: {chat.messages[-1].parts[0].text}", delay=10)
+        agent = await runtime.start(BareAgent("a", llm=model))
+        session = await agent.create_session("ada", session_id="ada")
+        answered, failed = [], []
+        session.on_conversation(lambda reply: answered.append(reply.text))
+        session.on_exception(lambda failure: failed.append((failure.kind, failure.message_id)))
+        if is_busy:
+            await session.chat("first", message_id="m0")
+        journal.is_slow = True
+        async with trio.open_nursery() as nursery:
+            if when == "while it is written":
+                nursery.start_soon(partial(session.chat, "transfer", message_id="m1"))
+                await trio.sleep(0.5)
+            await session.interrupt("too late", message_id="m1")
+            if when == "before it comes":
+                nursery.start_soon(partial(session.chat, "transfer", message_id="m1"))
+        journal.is_slow = False
+        await session.chat("transfer", message_id="m1")
+        await session.chat("later", message_id="m2")
+        await session.wait_idle()
+        assert failed == [("interrupted", "m1")]
+        assert answered == [*(["re: first"] if is_busy else []), "re: later"]
 
 
 async def test_a_chat_that_meets_the_end_of_its_session_is_durably_refused(autojump_clock):

@@ -1,5 +1,7 @@
 """A turn: from a message to its last outcome, with tools, repairs, limits and all the ways it may fail."""
 
+import gc
+
 import pytest
 import trio
 
@@ -21,6 +23,7 @@ from actgent import (
     SimpleAgent,
     ToolCall,
     ToolResult,
+    open_runtime,
     tool,
 )
 from actgent.llm.base import Answer
@@ -463,3 +466,41 @@ async def test_other_sessions_do_not_notice(make, listen):
         await good.wait_idle()
         await bad.wait_idle()
     assert (kinds(heard), kinds(failed)) == (["Reply"], ["model"])
+
+
+@tool
+async def look_up(word: str) -> str:
+    """Look a word up."""
+    return word.upper()
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_turns_that_are_over_leave_nothing_to_the_garbage_collector(journal):
+    """With tools, with waiting callers, and with a handler that fails: reference counting frees all of it."""
+
+    def answer(chat):
+        return "done" if chat.messages[-1].role == "tool" else ToolCall("look_up", {"word": "actor"})
+
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer), tools=[look_up]))
+        session = await agent.create_session("ada")
+
+        async def some():
+            for _ in range(3):
+                await session.chat("hi")
+                await session.wait_idle()
+                assert (await agent.run("hi", session=session)).text == "done"
+
+        await some()  # what only the first of them makes
+        gc.collect()
+        gc.disable()
+        try:
+            await some()
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            left = {type(each).__name__ for each in gc.garbage}
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left & {"Turn", "Context", "TurnControl", "TurnFuture", "Message", "Acceptance"} == set()

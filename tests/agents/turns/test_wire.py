@@ -217,3 +217,13 @@ async def test_a_model_by_name_is_closed_and_opened_with_its_agent(no_keys):
             async with agent:
                 assert str(await agent.run("hi")) == text
     assert_valid_transcript(provider.requests[-1].json, "openai")
+
+
+async def test_without_tools_no_tools_are_sent(dialect):
+    """No list of tools, not even an empty one, which some providers refuse."""
+    async with open_provider(lambda _: "ok") as provider:
+        llm = connect(dialect, provider)
+        async with BareAgent("a", llm=llm) as agent:
+            await agent.run("Hello")
+        await llm.aclose()
+        assert b'"tools"' not in provider.requests[0].body

@@ -88,6 +88,34 @@ class Screen:
                     "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **said
                 )
 
+    async def open_another(self, address, before=""):
+        """Open one more tab of the same browser, and go to it; a script may run before the page. Returns what `turn_to` takes."""
+        self.tab.session = ""
+        made = await self.tab.call("Target.createTarget", url="about:blank")
+        joined = await self.tab.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
+        self.tab.session = joined["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            await self.tab.call(f"{domain}.enable")
+        if before:
+            await self.tab.call("Page.addScriptToEvaluateOnNewDocument", source=before)
+        await self.open(address)
+        return made["targetId"], joined["sessionId"]
+
+    async def turn_to(self, opened):
+        """Go to a tab that was opened, which is seen then; the others are not."""
+        self.tab.session = opened[1]
+        await self.tab.call("Page.bringToFront")
+
+    async def close(self, opened):
+        """Close a tab that was opened."""
+        before, self.tab.session = self.tab.session, ""
+        await self.tab.call("Target.closeTarget", targetId=opened[0])
+        self.tab.session = before
+
+    def asked(self, words):
+        """How often the network was asked for an address that holds these words."""
+        return sum(words in each for each in self.tab.complaints if each.startswith("asked the network"))
+
     def complaints(self):
         """What the console said; requests to the gateway are none."""
         return [each for each in self.tab.complaints if not each.startswith("asked the network")]

@@ -21,6 +21,13 @@ SAY = """(() => {
 })()"""
 
 
+SIGN_IN = """(() => {
+  const box = document.querySelector("#key");
+  box.value = "%s";
+  box.form.requestSubmit();
+})()"""
+
+
 def link_of(served, name="root"):
     return f"{served.gateway.url}/#key={served.tokens[name]}"
 
@@ -85,13 +92,37 @@ async def test_a_session_that_grows_while_the_server_is_away(serving, screen, tm
     screen.tab.complaints.clear()  # of requests while there was no server
 
 
+async def test_the_link_of_the_terminal_opens_once(serving, screen):
+    """Its key is exchanged for a token that the tab keeps; who has the link later is asked to sign in, and may by the token."""
+    async with serving(tokens=None) as served:
+        link = served.gateway.link
+        await screen.open(link)
+        await screen.until("document.querySelector('nav')")
+        assert (
+            await screen.run(
+                "location.href.includes('key=') || sessionStorage['actgent.key'].startsWith('once_')"
+            )
+            is False
+        )
+        await screen.run("location.reload()")
+        await screen.until("document.querySelector('nav')")
+        await screen.run("sessionStorage.clear()")
+        await screen.open("about:blank")
+        await screen.open(link)
+        assert "used before" in await screen.until("document.querySelector('.signin .err').textContent")
+        await screen.run(SIGN_IN % "once_wrong")
+        assert "used before" in await screen.until("document.querySelector('.signin .err').textContent")
+        await screen.run(SIGN_IN % served.gateway.key)
+        await screen.until("document.querySelector('nav')")
+    screen.tab.complaints.clear()  # the browser logs each 401
+
+
 async def test_a_wrong_key(serving, screen):
     """It asks for another one; the right one opens."""
     async with serving() as served:
         await screen.open(f"{served.gateway.url}/#key=act_wrong")
         assert "not known here" in await screen.until("document.querySelector('.signin .err').textContent")
-        script = "(() => {{ const box = document.querySelector('#key'); box.value = '{}'; box.form.requestSubmit(); }})()"
-        await screen.run(script.format(served.tokens["root"]))
+        await screen.run(SIGN_IN % served.tokens["root"])
         await screen.until("document.querySelector('nav')")
     screen.tab.complaints.clear()  # the browser logs each 401
 

@@ -168,3 +168,33 @@ async def test_a_server_that_is_away(serving, screen, place):
         await screen.run("document.querySelector('main .err button').click()")
         await screen.until("!document.querySelector('main .err')")
     screen.tab.complaints.clear()  # of requests while there was no server
+
+
+async def test_several_calls_are_approved_after_one_more_question(shown):
+    """What was said before stands below the oldest; all are approved together, and those that cannot be stay with the reason."""
+    screen = await shown("approvals")
+    assert "Yes, please credit the rest." in await screen.until("document.querySelector('.before').innerText")
+    button = "[...document.querySelectorAll('main section button')].find(each => each.textContent.startsWith('Approve all 2'))"
+    await screen.run(f"{button}.click()")
+    await screen.until("document.querySelectorAll('dialog[open] li').length === 2")
+    await screen.press("a")  # is no answer to this question
+    assert await screen.run("document.querySelectorAll('dialog[open] li').length") == 2
+    await screen.run(
+        "[...document.querySelectorAll('dialog button')].find(each => each.textContent === 'Approve all').click()"
+    )
+    await screen.until("document.body.innerText.includes('Nobody is waited for')")
+    await screen.go("#/sessions/credit-12?agent=clerk")
+    await screen.until("document.querySelector('main').innerText.includes('answered')")
+
+
+async def test_what_the_model_would_be_shown(shown):
+    """It is asked for when it is opened, and is that of the record that is looked at."""
+    screen = await shown("journal")
+    await screen.until("document.querySelector('.view')")
+    assert screen.asked("/request") == 0
+    await screen.run("document.querySelector('.view summary').click()")
+    await screen.until("document.querySelector('.view .chat').innerText.includes('pallets came, not four')")
+    assert "find_invoice" in await screen.run("document.querySelector('.view').innerText")
+    assert "tokens" in await screen.run("document.querySelector('.view summary').innerText")
+    await screen.run("document.querySelector('[aria-label=\"The last record\"]').click()")
+    await screen.until("document.querySelector('.view').innerText.includes('No model call follows here.')")

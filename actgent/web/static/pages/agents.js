@@ -3,21 +3,23 @@
 import { get } from "../api.js";
 import { Empty, Failed, Loading, count, html, usePolled } from "../parts.js";
 
-function Warnings({ inbox, now }) {
+function Warnings({ inbox, now, failures }) {
   const found = [
     now && now.state !== "running" && ["bad", now.state],
     inbox.senders && ["bad", `inbox full: ${inbox.senders} wait for room`],
     now?.restarts && ["bad", `${now.restarts} restart${now.restarts === 1 ? "" : "s"}`],
     inbox.waiting && ["warn", `${inbox.waiting} message${inbox.waiting === 1 ? "" : "s"} wait${inbox.waiting === 1 ? "s" : ""}`],
-    now?.suspended && ["wait", `${now.suspended} wait${now.suspended === 1 ? "s" : ""} for a person`],
+    failures && ["bad", failures === 1 ? "errors" : `${failures} kinds of errors`, "#/errors"],
+    now?.suspended && ["wait", `${now.suspended} wait${now.suspended === 1 ? "s" : ""} for a person`, "#/approvals"],
   ].filter(Boolean);
-  return found.length ? found.map(([kind, words]) => html`<span class="tag ${kind}">${words}</span>`) : html`<span class="tag ok">well</span>`;
+  return found.length ? found.map(([kind, words, place]) => (place ? html`<a class="tag ${kind}" href=${place}>${words}</a>` : html`<span class="tag ${kind}">${words}</span>`)) : html`<span class="tag ok">well</span>`;
 }
 
-const WORDS = { waiting: "Messages that wait", urgent: "Of them urgent", claimed: "Turns that run", senders: "Senders without room" };
+const WORDS = { claimed: "Turns running", waiting: "Messages waiting", urgent: "of these urgent", senders: "Senders held back" };
 
-export function Agents({ now }) {
-  const agents = usePolled((signal) => get("/agents", {}, { signal }), []);
+export function Agents({ now, failed }) {
+  const failures = (name) => failed.data?.items.filter((each) => each.agents.includes(name)).length;
+  const agents = usePolled((signal) => get("/agents", {}, { signal }), [], { on: ({ name }) => name === "agent" });
   if (!agents.data && !agents.error) return html`<${Loading} what="agents" />`;
   return html`<div class="head"><h1>Agents</h1></div>
     ${agents.error && html`<${Failed} error=${agents.error} what="The list of agents" again=${agents.again} since=${agents.at} />`}
@@ -25,9 +27,9 @@ export function Agents({ now }) {
     <div class="cards">
       ${agents.data?.items.map(
         (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>
-          <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} now=${now?.agents[each.name]} /></h2>
+          <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} now=${now?.agents[each.name]} failures=${failures(each.name)} /></h2>
           <div class="b">
-            <p>${each.description || each.role || html`<span class="dim">It says nothing of itself.</span>`}</p>
+            <p>${each.description || each.role || html`<span class="dim">No description.</span>`}</p>
             <dl class="kv">
               <dt>Sessions in memory</dt><dd>${count(each.sessions)}</dd>
               ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}

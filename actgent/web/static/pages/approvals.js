@@ -1,8 +1,54 @@
 // Tool calls that wait for people: one at a time, the oldest first, by keys or buttons.
 
-import { useLayoutEffect, useState } from "../vendor/hooks.js";
-import { ask, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, html } from "../parts.js";
+import { useEffect, useLayoutEffect, useState } from "../vendor/hooks.js";
+import { ask, get, path } from "../api.js";
+import { Modal } from "../modal.js";
+import { Ago, Empty, Failed, Loading, html, sessionLink } from "../parts.js";
+import { FormFields, fieldsOf, valuesOf } from "../form.js";
+
+const BEFORE = 4; // messages that are read to find what was said before
+const GRAVE = ["high", "critical"]; // risks that are looked at one by one, as are forms
+const sessionOf = (approval) => ({ id: approval.session_id, agent: approval.agent });
+
+// What a person said last in the session, and what the agent had said to it.
+function Before({ approval }) {
+  const [said, setSaid] = useState([]);
+  useEffect(() => {
+    const abort = new AbortController();
+    const found = get(path("sessions", approval.session_id, "messages"), { agent: approval.agent, limit: BEFORE }, { signal: abort.signal });
+    found.then(({ items }) => setSaid(items.filter((each) => each.text)), () => {}); // the session's page says why it is not there
+    return () => abort.abort();
+  }, [approval.id]);
+  if (!said.length) return null;
+  return html`<details class="before" open><summary>Said before</summary>
+    ${said.map((each) => html`<p key=${each.message_id}><b class="dim">${each.sender.kind === "assistant" ? approval.agent : each.sender.name || each.sender.kind}</b> ${each.text}</p>`)}</details>`;
+}
+
+// Several calls at once, after one more question: one after the other, and those that fail stay.
+function Several({ calls, onDone, onClose }) {
+  const [state, setState] = useState({ busy: false, done: 0, failed: [] });
+  const run = async () => {
+    const failed = [];
+    for (const [place, each] of calls.entries()) {
+      setState({ busy: true, done: place, failed });
+      try {
+        await ask("POST", path("approvals", each.id, "decision"), { body: { approve: {} } });
+        onDone(each.id);
+      } catch (error) {
+        failed.push({ each, error });
+      }
+    }
+    if (failed.length) setState({ busy: false, done: calls.length, failed });
+    else onClose();
+  };
+  const isOver = state.failed.length > 0 && !state.busy;
+  return html`<${Modal} label="Approve ${calls.length} calls" onClose=${onClose}><div class="stack">
+    <h2>Approve ${calls.length} calls?</h2>
+    <ul class="plain listed" tabindex="0">${calls.map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> <span class="mono dim">${JSON.stringify(each.arguments)}</span></li>`)}</ul>
+    ${state.failed.map(({ each, error }) => html`<p class="err" role="alert"><b class="mono">${each.tool}</b> ${error.message}</p>`)}
+    <div class="row">${!isOver && html`<button class="btn main" disabled=${state.busy} onClick=${run}>${state.busy ? `${state.done} of ${calls.length} …` : "Approve all"}</button>`}
+      <button class="btn" autofocus disabled=${state.busy} onClick=${onClose}>${isOver ? "Close" : "Cancel"}</button></div></div></${Modal}>`;
+}
 
 export function Decision({ approval, onDone, keys = false }) {
   const [way, setWay] = useState("");
@@ -21,6 +67,17 @@ export function Decision({ approval, onDone, keys = false }) {
       setState({ busy: false, error });
     }
   };
+  const asked = fieldsOf(approval.form);
+  const fill = async (event) => {
+    event.preventDefault();
+    const form = event.target;
+    try {
+      const values = await valuesOf(asked, form);
+      await decide(approval.again ? { approve: values } : { respond: values });
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
   const send = (event) => {
     event.preventDefault();
     if (way !== "edit") return decide({ [way]: text });
@@ -35,7 +92,7 @@ export function Decision({ approval, onDone, keys = false }) {
   useLayoutEffect(() => {
     if (!keys) return undefined;
     const pressed = (event) => {
-      if (event.target.closest("input, textarea, select") || event.ctrlKey || event.metaKey) return;
+      if (event.target.closest("input, textarea, select, dialog") || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey) return;
       if (event.key === "a") decide({ approve: {} });
       else if (event.key in { e: 1, w: 1, r: 1 }) {
         event.preventDefault();
@@ -49,8 +106,13 @@ export function Decision({ approval, onDone, keys = false }) {
   return html`<div class="ask">
     <p><b class="mono">${approval.tool}</b> of <b>${approval.agent}</b> asked <${Ago} at=${approval.created_at} />${approval.deadline && html`, until ${new Date(approval.deadline).toLocaleString()}`}</p>
     ${approval.question && html`<p class="said">${approval.question}</p>`}
+    ${approval.risk && html`<p class="risk ${approval.risk}">Risk: ${approval.risk}</p>`}
     <pre>${JSON.stringify(approval.arguments, null, 2)}</pre>
     ${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}
+    ${asked.length > 0 && !way && html`<form aria-label="What it asks for" onSubmit=${fill}>
+      <${FormFields} asked=${asked} id=${approval.id} />
+      <div class="row"><button class="btn main" disabled=${state.busy}>${approval.again ? "Approve with this" : "Send this"}</button></div>
+    </form>`}
     ${way
       ? html`<form onSubmit=${send}>
           <label for="text-${approval.id}">${labels[way]}</label>
@@ -69,20 +131,25 @@ export function Decision({ approval, onDone, keys = false }) {
 
 export function Approvals({ asked }) {
   const [done, setDone] = useState([]);
+  const [several, setSeveral] = useState(null);
   if (!asked.data && !asked.error) return html`<${Loading} what="approvals" />`;
   const oldestFirst = (one, other) => Date.parse(one.created_at) - Date.parse(other.created_at);
   const open = (asked.data?.items || []).filter((each) => !done.includes(each.id)).sort(oldestFirst);
   const first = open[0];
+  const plain = open.filter((each) => fieldsOf(each.form).length === 0 && !GRAVE.includes(each.risk));
+  const isDone = (id) => setDone((before) => [...before, id]);
   return html`<div class="head"><h1>Approvals</h1><p role="status">${open.length} wait${open.length === 1 ? "s" : ""} for a person</p></div>
     ${asked.error && html`<${Failed} error=${asked.error} what="The list of approvals" again=${asked.again} since=${asked.at} />`}
     ${!first && asked.data && html`<${Empty} title="Nobody is waited for">Tool calls that need a person appear here.</${Empty}>`}
     ${first &&
     html`<section class="panel" aria-label="The oldest">
-      <h2>In session <a class="mono" href="#/sessions/${encodeURIComponent(first.session_id)}?agent=${encodeURIComponent(first.agent)}">${first.session_id}</a></h2>
-      <${Decision} key=${first.id} approval=${first} keys=${true} onDone=${(id) => setDone([...done, id])} />
+      <h2>In session <a class="mono" href=${sessionLink(sessionOf(first))}>${first.session_id}</a></h2>
+      <${Decision} key=${first.id} approval=${first} keys=${true} onDone=${isDone} />
+      <${Before} key=${`before ${first.id}`} approval=${first} />
     </section>`}
     ${open.length > 1 &&
-    html`<section class="panel" aria-label="Behind it"><h2>Behind it</h2><ul class="plain">
-      ${open.slice(1).map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <span class="mono">${each.session_id}</span>, <${Ago} at=${each.created_at} /></li>`)}
-    </ul></section>`}`;
+    html`<section class="panel" aria-label="Behind it"><h2>Behind it <span class="sp"></span>${plain.length > 1 && html`<button class="btn" onClick=${() => setSeveral(plain)}>Approve ${plain.length === open.length ? "all " : ""}${plain.length} …</button>`}</h2><ul class="plain">
+      ${open.slice(1).map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <a class="mono" href=${sessionLink(sessionOf(each))}>${each.session_id}</a>, <${Ago} at=${each.created_at} /></li>`)}
+    </ul></section>`}
+    ${several && html`<${Several} calls=${several} onDone=${isDone} onClose=${() => setSeveral(null)} />`}`;
 }

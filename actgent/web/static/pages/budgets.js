@@ -15,7 +15,7 @@ function rowsOf(budget) {
 function Row({ row: { budget, name, limit, used, apart } }) {
   const session = { id: budget.session_id, agent: budget.agent };
   return html`<tr>
-    <td>${budget.turn && html`turn <span class="mono">${budget.turn}</span> of `}<a class="mono" href=${sessionLink(session)}>${budget.session_id}</a> <span class="dim">${budget.agent} for ${budget.owner}</span></td>
+    <td>${budget.turn && html`<span title=${budget.turn}>a turn of </span>`}<a class="mono cut" title=${budget.session_id} href=${sessionLink(session)}>${budget.session_id}</a> <span class="dim">${budget.agent} for ${budget.owner}</span></td>
     <td>${name.replaceAll("_", " ")}</td>
     <td><${Bar} used=${used} apart=${apart} of=${limit} /></td>
     <td class="r">${amount(name, used)}${apart ? ` + ${amount(name, apart)} set apart` : ""}</td><td class="r">${amount(name, limit)}</td>

@@ -20,6 +20,12 @@ function keepSamples(doors) {
 
 const LINES = [["window", "warn", [6, 4]], ["at the provider", "run", []], ["waiting", "wait", [2, 3]]];
 
+// At least the last minute; one sample alone would be drawn on years.
+function shownTimes({ data: [times] }) {
+  const last = times.at(-1);
+  return [Math.max(last - (KEPT * EVERY) / 1000, Math.min(times[0], last - 60)), last];
+}
+
 function Plot({ door, data }) {
   const place = useRef(null);
   const plot = useRef(null);
@@ -34,7 +40,7 @@ function Plot({ door, data }) {
         height: 140,
         legend: { show: false },
         cursor: { show: false },
-        scales: { x: { range: (_, __, last) => [Math.max(last - (KEPT * EVERY) / 1000, Math.min(data[0][0], last - 60)), last] }, y: { range: (_, __, most) => [0, Math.max(1, most) * 1.1] } },
+        scales: { x: { range: shownTimes }, y: { range: (_, __, most) => [0, Math.max(1, most) * 1.1] } },
         axes: [axis, { ...axis, size: 36 }],
         series: [{}, ...LINES.map(([, name, dash]) => ({ stroke: colored(name), width: 1.6, dash, points: { show: false } }))],
       },
@@ -65,7 +71,7 @@ function Plot({ door, data }) {
 const SPENT = (bucket) => Math.max(0, bucket.capacity - bucket.level);
 
 function Buckets({ buckets, of = "" }) {
-  return buckets.map((each) => html`<div class="bucket"><span>${each.kind}${of} <span class="dim">${count(Math.round(each.rate * 60))} a minute come back</span></span><${Bar} used=${SPENT(each)} apart=${0} of=${each.capacity} /></div>`);
+  return buckets.map((each) => html`<div class="bucket"><span>${each.kind}${of} <span class="dim">${count(Math.round(each.rate * 60))} a minute</span></span><${Bar} used=${SPENT(each)} apart=${0} of=${each.capacity} /></div>`);
 }
 
 function stateOf({ total, models }) {

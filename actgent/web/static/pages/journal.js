@@ -1,7 +1,7 @@
 // A session as it was after each of its records: what was written, its state, what was said; and copies that go on from there.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { ask, get, path } from "../api.js";
+import { ask, blob, get, path } from "../api.js";
 import { Ago, Empty, Failed, Loading, Tag, count, html, journalLink, sessionLink, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { changesOf, sentenceOf } from "./records.js";
@@ -95,6 +95,25 @@ function Part({ part }) {
   return html`<p class="dim">${part.type} ${part.name || part.media_type || ""}</p>`;
 }
 
+// The next request to the model, as today's code of the agent puts it together; it is asked for when somebody wants it.
+function ModelView({ session, at }) {
+  const [isOpen, setOpen] = useState(false);
+  const view = useAsked((signal) => (isOpen ? get(path("sessions", session.id, "at", String(at), "request"), { agent: session.agent }, { signal }) : null), [at, isOpen]);
+  const { request } = view.data || {};
+  return html`<section class="panel" aria-label="What the model would be shown"><details class="view" onToggle=${(event) => setOpen(event.currentTarget.open)}>
+    <summary>What the model would be shown next${request && html` <span class="dim">about ${count(request.tokens)} tokens, ${count(request.messages.length)} of ${count(request.of_messages)} messages</span>`}</summary>
+    ${isOpen && view.error && html`<${Failed} error=${view.error} what="The request" again=${view.again} />`}
+    ${isOpen && !view.data && !view.error && html`<${Loading} what="the request" />`}
+    ${view.data && !request && html`<p class="b dim">No model call follows here.</p>`}
+    ${request && html`${!request.is_same_prompt && html`<p class="err">Today’s system prompt or tools are not those of then.</p>`}
+      ${request.system && html`<pre tabindex="0" aria-label="System prompt">${request.system}</pre>`}
+      ${request.tools.length > 0 && html`<p class="b dim">Tools: ${request.tools.map((each) => each.name).join(", ")}</p>`}
+      <div class="chat bounded" tabindex="0" role="group" aria-label="Messages of the request">
+        ${request.messages.map((each, place) => html`<div class="msg ${each.role === "user" ? "user" : ""}" key=${place}><b>${each.role}</b><div>${each.parts.map((part) => html`<${Part} part=${part} />`)}</div></div>`)}
+      </div>`}
+  </details></section>`;
+}
+
 function Fork({ session, at, onClose }) {
   const [state, setState] = useState({ busy: false, error: null });
   const send = async (event) => {
@@ -158,7 +177,7 @@ function Past({ session, wanted }) {
     return { now, before };
   }, [at, written.data === null]);
   return html`<div class="head"><h1>Journal</h1><p>session <a class="mono" href=${sessionLink(session)}>${session.id}</a> of ${session.agent}, ${count(last)} records</p><span class="sp"></span>
-      <${Compare} session=${session} />
+      <${Compare} session=${session} /><${Export} session=${session} />
       <button class="btn main" onClick=${() => setForks(true)}>Fork from ${count(at)} <kbd>F</kbd></button></div>
     <${Scrubber} at=${at} last=${last} digest=${past.data?.now.digest} go=${go} />
     ${written.error && html`<${Failed} error=${written.error} what="The list of records" again=${written.again} />`}
@@ -166,7 +185,7 @@ function Past({ session, wanted }) {
     <div class="two even">
       <section class="panel" aria-label="Records">${written.data ? html`<${Records} rows=${written.data.items} at=${at} go=${go} />` : !written.error && html`<${Loading} what="records" />`}</section>
       <div class="stack" aria-busy=${past.data?.now.number !== at}>${past.data
-        ? html`<${State} past=${past.data.now} before=${past.data.before} /><${Said} past=${past.data.now} agent=${session.agent} />`
+        ? html`<${State} past=${past.data.now} before=${past.data.before} /><${Said} past=${past.data.now} agent=${session.agent} /><${ModelView} session=${session} at=${at} />`
         : !past.error && html`<${Loading} what="the session after record ${at}" />`}</div>
     </div>
     ${forks && html`<${Fork} session=${session} at=${at} onClose=${() => setForks(false)} />`}`;
@@ -177,6 +196,24 @@ function Difference({ found }) {
   if (!difference) return html`<p>Today’s code does the same up to record ${number}.</p>`;
   return html`<p>It first does otherwise at record ${difference.step}.</p>
     <h3>Recorded</h3><pre tabindex="0">${difference.recorded}</pre><h3>Today</h3><pre tabindex="0">${difference.replayed}</pre>`;
+}
+
+// The file of `actgent journal export`, saved by the browser.
+function Export({ session }) {
+  const [state, setState] = useState({ busy: false, error: null });
+  const run = async () => {
+    setState({ busy: true, error: null });
+    try {
+      const url = URL.createObjectURL(await blob(path("sessions", session.id, "export"), { agent: session.agent }));
+      const link = document.createElement("a");
+      Object.assign(link, { href: url, download: `${session.id.replace(/[^\w.-]/g, "_")}.session` }).click();
+      setTimeout(() => URL.revokeObjectURL(url), 60000);
+      setState({ busy: false, error: null });
+    } catch (error) {
+      setState({ busy: false, error });
+    }
+  };
+  return html`<button class="btn" disabled=${state.busy} onClick=${run}>Export</button>${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}`;
 }
 
 function Compare({ session }) {
@@ -198,7 +235,7 @@ function Compare({ session }) {
 }
 
 function Choice() {
-  const list = usePolled((signal) => get("/sessions", { limit: 20 }, { signal }), []);
+  const list = usePolled((signal) => get("/sessions", { limit: 20 }, { signal }), [], { on: ({ name }) => name === "head" });
   const find = (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -216,7 +253,7 @@ function Choice() {
 }
 
 function Chosen({ id, query }) {
-  const head = usePolled((signal) => get(path("sessions", id), { agent: query.agent }, { signal }), [id, query.agent]);
+  const head = usePolled((signal) => get(path("sessions", id), { agent: query.agent }, { signal }), [id, query.agent], { on: ({ name, data }) => name === "head" && data.id === id });
   if (!head.data) return head.error ? html`<${Failed} error=${head.error} what="Session ${id}" again=${head.again} />` : html`<${Loading} what="session ${id}" />`;
   return html`${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
     <${Past} key=${id} session=${head.data} wanted=${Number(query.at)} />`;

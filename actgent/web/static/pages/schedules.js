@@ -33,10 +33,10 @@ function Row({ each, again }) {
     setState({ leaves: false, error: null });
   };
   return html`<tr class=${state.leaves ? "leaves" : ""}>
-    <td class="wide">${each.description}${state.error && html`<p class="err" role="alert">It was not removed: ${state.error.message}</p>`}</td>
-    <td class="mono">${each.cron || "once"}</td><td>${each.zone || "UTC"}</td>
+    <td class="wide">${each.description}<span class="below dim"><span class="mono">${each.cron || "once"}</span>${each.cron ? ` ${each.zone || "UTC"}` : ""}, session <a class="mono" href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a></span>${state.error && html`<p class="err" role="alert">It was not removed: ${state.error.message}</p>`}</td>
+    <td class="mono aside">${each.cron || "once"}</td><td class="aside">${each.zone || "UTC"}</td>
     <td class="r"><${In} at=${each.due} /></td>
-    <td><a class="mono" href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a> <span class="dim">${each.agent}</span></td>
+    <td class="aside"><a class="mono cut" title=${each.session_id} href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a> <span class="dim">${each.agent}</span></td>
     <td class="r">${state.leaves
       ? html`<span class="dim" role="status">goes in 5 s</span> <button class="btn" onClick=${undo} aria-label="Keep ${each.description}">Undo</button>`
       : html`<button class="btn bad" onClick=${remove} aria-label="Remove ${each.description}">Remove</button>`}</td>
@@ -56,7 +56,7 @@ export function Schedules() {
     ${list.isThere && rows.length === 0 && html`<${Empty} title="Nothing is scheduled">${way === "all" ? "An agent schedules with its tool, a program with session.schedule()." : "Nothing of this kind."}</${Empty}>`}
     ${rows.length > 0 &&
     html`<div class="panel scroll" tabindex="0" role="group" aria-label="Schedules"><table>
-      <thead><tr><th scope="col">What</th><th scope="col">When</th><th scope="col">Zone</th><th scope="col" class="r">Next</th><th scope="col">Session</th><th scope="col"><span class="hidden">Remove</span></th></tr></thead>
+      <thead><tr><th scope="col">What</th><th scope="col" class="aside">When</th><th scope="col" class="aside">Zone</th><th scope="col" class="r">Next</th><th scope="col" class="aside">Session</th><th scope="col"><span class="hidden">Remove</span></th></tr></thead>
       <tbody>${rows.map((each) => html`<${Row} key=${placeOf(each)} each=${each} again=${list.again} />`)}</tbody>
     </table></div>`}
     <${Pages} list=${list} />`;

@@ -1,11 +1,15 @@
 // One session: its turns as they grow, what it costs, and what a person may do: say, interrupt, decide.
 
-import { useEffect, useRef, useState } from "../vendor/hooks.js";
+import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, follow, get, path } from "../api.js";
 import { Ago, Empty, Failed, Live, Loading, Tag, count, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
+import { whileSeen } from "../live.js";
 import { Decision } from "./approvals.js";
+import { Feedback } from "./feedback.js";
+import { Media } from "./media.js";
 import { emptyStory, tell } from "./story.js";
 
+const NEAR = 120; // pixels below the end of the page that still count as its end
 const TAIL = 400; // records that are read at first; earlier ones come when asked for
 
 function useStory(id, agent, records) {
@@ -24,13 +28,14 @@ function useStory(id, agent, records) {
         setView({ story, link, first });
       });
     };
-    follow(path("sessions", id, "events"), {
-      query: { agent },
-      after: first,
-      signal: abort.signal,
-      onEvent: (event) => (tell(story, event), show()),
-      onState: (state) => ((link = state), show()),
-    });
+    let seen = first;
+    const hears = (event) => {
+      if (event.id !== undefined) seen = Number(event.id);
+      tell(story, event);
+      show();
+    };
+    const read = ({ signal }) => follow(path("sessions", id, "events"), { query: { agent }, after: seen, signal, onEvent: hears, onState: (state) => ((link = state), show()) });
+    whileSeen(abort.signal, read);
     show();
     return () => {
       abort.abort();
@@ -40,22 +45,24 @@ function useStory(id, agent, records) {
   return { ...view, earlier: () => setBack((now) => now * 4) };
 }
 
-function Call({ part }) {
+function Call({ part, session }) {
   const { call, result } = part;
   const [kind, word] = result ? (result.status === "success" ? ["ok", "success"] : ["bad", result.status.replace("_", " ")]) : part.waits ? ["wait", "waits"] : ["run", "runs"];
   return html`<details class="call">
     <summary><span class="tag ${kind}">${word}</span><b class="mono">${call.name}</b><span class="mono short">${JSON.stringify(call.arguments)}</span></summary>
     <pre tabindex="0">${JSON.stringify(call.arguments, null, 2)}</pre>
     ${result && html`<pre tabindex="0">${result.error ? `${result.error}\n` : ""}${result.content}${result.truncated ? "\n… (more in the journal)" : ""}</pre>`}
-  </details>`;
+  </details>
+  ${result?.media?.length > 0 && html`<${Media} media=${result.media} session=${session} who=${call.name} />`}`;
 }
 
-function Part({ part, agent, onDone }) {
+function Part({ part, session, onDone }) {
+  const { agent } = session;
   const who = part.kind === "said" ? part.who : agent;
   const body = {
-    said: () => html`<p>${part.text}</p>`,
+    said: () => html`${part.text && html`<p>${part.text}</p>`}<${Media} media=${part.media} session=${session} who=${part.who} />`,
     answer: () => html`<p>${part.text}${part.cut ? " … (cut)" : ""}</p>`,
-    call: () => html`<${Call} part=${part} />`,
+    call: () => html`<${Call} part=${part} session=${session} />`,
     data: () => html`<details class="call"><summary><b class="mono">${part.name}</b></summary><pre tabindex="0">${JSON.stringify(part.data, null, 2)}</pre></details>`,
     approval: () =>
       part.word
@@ -66,15 +73,18 @@ function Part({ part, agent, onDone }) {
   return html`<div class="msg ${part.kind === "said" && part.by === "user" ? "user" : ""}"><b>${who}</b><div>${body()}</div></div>`;
 }
 
-function Turn({ turn, agent, growing, onDone, number }) {
+const OVER = ["answered", "failed"];
+
+function Turn({ turn, session, growing, onDone, number }) {
   const seconds = turn.ended && turn.began ? (Date.parse(turn.ended) - Date.parse(turn.began)) / 1000 : null;
-  return html`<article class="turn" aria-label="Turn ${number}" aria-busy=${turn.phase === "working"}>
-    <div class="about"><b>Turn ${number}</b><${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
+  return html`<article class="turn" aria-label=${`Turn ${number}`.trim()} aria-busy=${turn.phase === "working"}>
+    <div class="about"><b>Turn ${number}</b> <${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
       <span class="sp"></span>
       <span>${turn.calls} model call${turn.calls === 1 ? "" : "s"}</span><span>${count(turn.tokens)} tokens</span><span>${money(turn.cost)}</span>
       ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}</div>
-    ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} agent=${agent} onDone=${onDone} />`)}
-    ${growing && html`<div class="msg"><b>${agent}</b><p>${growing.text}<span class="caret"></span></p></div>`}
+    ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} session=${session} onDone=${onDone} />`)}
+    ${OVER.includes(turn.phase) && html`<${Feedback} turn=${turn} session=${session} />`}
+    ${growing && html`<div class="msg"><b>${session.agent}</b><p>${growing.text}<span class="caret"></span></p></div>`}
   </article>`;
 }
 
@@ -129,7 +139,7 @@ function Say({ id, agent, closed }) {
 }
 
 export function Session({ id, agent }) {
-  const head = usePolled((signal) => get(path("sessions", id), { agent }, { signal }), [id, agent]);
+  const head = usePolled((signal) => get(path("sessions", id), { agent }, { signal }), [id, agent], { on: ({ name, data }) => name === "head" && data.id === id });
   const [first, setFirst] = useState(undefined);
   const [failure, setFailure] = useState(null);
   useEffect(() => {
@@ -137,15 +147,23 @@ export function Session({ id, agent }) {
   }, [head.data]);
   const { story, link, first: begin, earlier } = useStory(id, head.data?.agent, first);
   const end = useRef(null);
-  const near = () => {
-    const main = document.querySelector("main");
-    return main.scrollHeight - main.scrollTop - main.clientHeight < 200;
-  };
-  const wasNear = useRef(true);
+  const isAtEnd = useRef(true); // of what was said: then what is new is followed
   useEffect(() => {
-    if (wasNear.current) end.current?.scrollIntoView({ block: "end" });
-    wasNear.current = near();
-  });
+    const main = document.querySelector("main");
+    const scrolled = () => {
+      const [place, seen] = [end.current?.getBoundingClientRect().top, main.getBoundingClientRect()];
+      isAtEnd.current = place === undefined || (place > seen.top && place < seen.bottom + NEAR);
+    };
+    main.addEventListener("scroll", scrolled, { passive: true });
+    return () => main.removeEventListener("scroll", scrolled);
+  }, []);
+  const isThere = Boolean(head.data);
+  useLayoutEffect(() => {
+    if (!isThere) return undefined;
+    const grown = new ResizeObserver(() => isAtEnd.current && end.current?.scrollIntoView({ block: "end" })); // also by pictures
+    grown.observe(end.current.previousElementSibling);
+    return () => grown.disconnect();
+  }, [isThere]);
   if (!head.data) return head.error ? html`<${Failed} error=${head.error} what="Session ${id}" again=${head.again} />` : html`<${Loading} what="session ${id}" />`;
   const about = head.data;
   const act = (verb, target, body) => async () => {
@@ -160,11 +178,11 @@ export function Session({ id, agent }) {
   const close = () => confirm(`Close session ${id}? What runs in it is stopped.`) && act("POST", path("sessions", id, "close"), {})();
   const status = story?.closed ? "closed" : about.status || about.state;
   return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
-      <span class="sp"></span><${Tag} state=${status} />
+      <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
       <a class="btn" href=${journalLink(about)}>Journal</a>
-      <button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
-      <button class="btn bad" onClick=${close}>Close</button></div>
+      ${status !== "closed" && html`<button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
+      <button class="btn bad" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
     ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
     ${link.stale && html`<p class="err" role="alert">An older copy of the journal was put back: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
@@ -172,10 +190,10 @@ export function Session({ id, agent }) {
       ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${count(begin)} records before)</button>`}
       <div class="chat" role="feed" aria-label="Turns">
         ${story?.turns.length
-          ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${place + 1} turn=${turn} agent=${about.agent} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
+          ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
           : html`<${Empty} title="Nothing was said yet">Say something below.</${Empty}>`}
       </div>
-      <div ref=${end}></div>
+      <div class="end" ref=${end}></div>
       <${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />
     </section>
     <div class="stack">

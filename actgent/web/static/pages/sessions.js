@@ -2,7 +2,8 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { Ago, Empty, Failed, Loading, Tag, count, html, sessionLink, usePolled } from "../parts.js";
+import { hear } from "../live.js";
+import { Ago, Empty, Failed, Loading, Pages, Tag, count, html, sessionLink, usePolled } from "../parts.js";
 
 const STATES = ["", "working", "suspended", "idle", "closed"];
 const WORDS = { "": "All", working: "Working", suspended: "Waiting for a person", idle: "Idle", closed: "Closed" };
@@ -42,19 +43,64 @@ function filterOf(text) {
   return found;
 }
 
+// The rows that are read stay where they are: what changes is written into them, and what is new waits.
+function useRows(load, inputs) {
+  const list = usePolled((signal) => load({}, signal), inputs, { on: ({ name }) => name === "head" });
+  const [page, setPage] = useState({ rows: null, next: null, error: null });
+  const [, setTick] = useState(0);
+  const told = useRef(new Map()); // by row: how it is now
+  const take = (each) => {
+    const before = told.current.get(rowKey(each));
+    if (before && before.records <= each.records) told.current.set(rowKey(each), each);
+  };
+  const show = (rows, next) => {
+    told.current = new Map(rows.map((each) => [rowKey(each), told.current.get(rowKey(each)) || each]));
+    rows.forEach(take);
+    setPage({ rows, next, error: null });
+  };
+  useEffect(() => {
+    told.current = new Map();
+    setPage({ rows: null, next: null, error: null });
+  }, inputs);
+  const begin = () => show(list.data.items, list.data.next);
+  useEffect(() => {
+    if (!list.data) return;
+    if (!page.rows?.length) begin();
+    list.data.items.forEach(take);
+  }, [list.data]);
+  useEffect(() => {
+    let frame = 0; // many changes are drawn at once
+    const deafen = hear(({ name, data }) => {
+      if (name !== "head" || !told.current.has(rowKey(data))) return;
+      take(data);
+      frame ||= requestAnimationFrame(() => setTick((tick) => ((frame = 0), tick + 1)));
+    });
+    return () => (deafen(), cancelAnimationFrame(frame));
+  }, []);
+  const follow = async () => {
+    try {
+      const { items, next } = await load({ after: page.next });
+      show([...page.rows, ...items.filter((each) => !told.current.has(rowKey(each)))], next);
+    } catch (error) {
+      setPage({ ...page, error });
+    }
+  };
+  const rows = page.rows?.map((each) => told.current.get(rowKey(each)) || each);
+  const listed = new Set(list.data?.items.map(rowKey));
+  const fresh = rows ? [...listed].filter((each) => !told.current.has(each)).length : 0;
+  const hasGone = list.data?.next === null && rows?.some((each) => !listed.has(rowKey(each)));
+  const isOld = hasGone || rows?.some((each, place) => place && each.updated_at > rows[place - 1].updated_at);
+  return { ...list, rows, next: page.next, failure: page.error, follow, begin, fresh, isOld };
+}
+
+const FRESH = { 0: "Newest first", [PAGE]: `Show ${PAGE} and more new` };
+
 export function Sessions({ query, now }) {
   const typed = filterOf(query.q || "");
   const [state, setState] = useState(typed.state || "");
   const [agent, setAgent] = useState(typed.agent || query.agent || "");
-  const [more, setMore] = useState({ items: [], next: null, error: null });
-  const [shown, setShown] = useState(null);
   const { q, owner } = typed;
-  const asked = { q, owner, state, agent, limit: PAGE };
-  const list = usePolled((signal) => get("/sessions", asked, { signal }), [q, owner, state, agent]);
-  useEffect(() => {
-    setShown(null);
-    setMore({ items: [], next: null, error: null });
-  }, [q, owner, state, agent]);
+  const list = useRows((more, signal) => get("/sessions", { q, owner, state, agent, limit: PAGE, ...more }, { signal }), [q, owner, state, agent]);
   useEffect(() => {
     setState(typed.state || "");
     setAgent(typed.agent || query.agent || "");
@@ -63,23 +109,10 @@ export function Sessions({ query, now }) {
     event.preventDefault();
     location.hash = `#/sessions?q=${encodeURIComponent(new FormData(event.target).get("q"))}`;
   };
-  useEffect(() => {
-    if (list.data && (shown === null || scrollTop() < 40)) setShown(list.data);
-  }, [list.data]);
-  const rows = [...(shown?.items || []), ...more.items];
-  const selected = useArrows(rows);
-  const waiting = shown && list.data ? fresh(shown.items, list.data.items) : 0;
-  const load = async () => {
-    const after = more.items.length ? more.next : shown.next;
-    try {
-      const page = await get("/sessions", { ...asked, after });
-      setMore({ items: [...more.items, ...page.items], next: page.next, error: null });
-    } catch (error) {
-      setMore({ ...more, error });
-    }
-  };
-  const next = more.items.length ? more.next : shown?.next;
-  return html`<div class="head"><h1>Sessions</h1>${query.q && html`<p>that fit <b class="mono">${query.q}</b> · <a href="#/sessions">all</a></p>`}</div>
+  const { rows } = list;
+  const selected = useArrows(rows || []);
+  return html`<div class="head"><h1>Sessions</h1>${query.q && html`<p>that fit <b class="mono">${query.q}</b> · <a href="#/sessions">all</a></p>`}
+      <span class="sp"></span>${(list.fresh > 0 || list.isOld) && html`<button class="btn" onClick=${list.begin}>${FRESH[list.fresh] || `Show ${list.fresh} new`}</button>`}</div>
     <div class="filters">
       <form class="narrow" role="search" aria-label="Find sessions" onSubmit=${find}><input name="q" aria-label="Find sessions" placeholder="an id, owner:ada" defaultValue=${query.q || ""} /></form>
       <div class="seg" role="group" aria-label="State">
@@ -93,33 +126,24 @@ export function Sessions({ query, now }) {
         <option value="">all</option>
         ${Object.keys(now?.agents || {}).map((name) => html`<option value=${name}>${name}</option>`)}
       </select></label>
-      ${waiting > 0 && html`<button class="btn" onClick=${() => setShown(list.data)}>Show ${waiting} new</button>`}
     </div>
     ${list.error && html`<${Failed} error=${list.error} what="The list" again=${list.again} since=${list.at} />`}
-    ${shown === null
+    ${!rows
       ? !list.error && html`<${Loading} what="sessions" />`
       : rows.length === 0
         ? html`<${Empty} title="No sessions here">${q || state || agent ? "Nothing fits this filter." : "They appear as soon as somebody talks to an agent."}</${Empty}>`
         : html`<div class="panel scroll" tabindex="0" role="group" aria-label="Sessions"><table>
             <caption class="hidden">Sessions, the newest change first</caption>
-            <thead><tr><th scope="col">Session</th><th scope="col">Agent</th><th scope="col">Owner</th><th scope="col">State</th><th scope="col" class="r">Records</th><th scope="col" class="r">Changed</th></tr></thead>
+            <thead><tr><th scope="col">Session</th><th scope="col" class="aside">Agent</th><th scope="col" class="aside">Owner</th><th scope="col">State</th><th scope="col" class="r aside">Records</th><th scope="col" class="r">Changed</th></tr></thead>
             <tbody>
               ${rows.map(
                 (each, place) => html`<tr key=${rowKey(each)} aria-selected=${place === selected}>
-                  <td class="mono"><a href=${sessionLink(each)}>${each.id}</a></td>
-                  <td>${each.agent}</td><td>${each.owner}</td>
+                  <td class="mono"><a class="cut" href=${sessionLink(each)} title=${each.id}>${each.id}</a><span class="below dim cut">${each.agent} · ${each.owner}</span></td>
+                  <td class="aside"><span class="cut" title=${each.agent}>${each.agent}</span></td><td class="aside"><span class="cut" title=${each.owner}>${each.owner}</span></td>
                   <td><${Tag} state=${each.state} /></td>
-                  <td class="r">${count(each.records)}</td><td class="r"><${Ago} at=${each.updated_at} /></td>
+                  <td class="r aside">${count(each.records)}</td><td class="r"><${Ago} at=${each.updated_at} /></td>
                 </tr>`,
               )}
             </tbody></table></div>
-          ${more.error && html`<${Failed} error=${more.error} what="The next page" />`}
-          ${next && html`<button class="btn" onClick=${load}>Show more</button>`}`}`;
-}
-
-const scrollTop = () => document.querySelector("main")?.scrollTop || 0;
-
-function fresh(before, now) {
-  const known = new Set(before.map((each) => rowKey(each) + each.updated_at));
-  return now.filter((each) => !known.has(rowKey(each) + each.updated_at)).length;
+          <${Pages} list=${list} />`}`;
 }

@@ -5,7 +5,7 @@ export const emptyStory = () => ({ turns: [], state: {}, closed: false, growing:
 function turnOf(story, id, at) {
   let turn = story.turns.find((each) => each.id === id);
   if (!turn) {
-    turn = { id, at, parts: [], phase: "waiting", calls: 0, tokens: 0, cost: 0, spans: [] };
+    turn = { id, at, parts: [], phase: "waiting", calls: 0, tokens: 0, cost: 0, spans: [], ratings: {} };
     story.turns.push(turn);
   }
   return turn;
@@ -14,7 +14,7 @@ function turnOf(story, id, at) {
 const APPLY = {
   message(story, data) {
     const turn = turnOf(story, data.message_id, data.at);
-    turn.parts.push({ kind: "said", who: data.sender.name, by: data.sender.kind, text: data.text, priority: data.priority });
+    turn.parts.push({ kind: "said", who: data.sender.name, by: data.sender.kind, text: data.text, priority: data.priority, media: mediaOf(data.parts) });
     turn.accepted = data.at;
   },
   turn(story, data, turn) {
@@ -72,12 +72,17 @@ const APPLY = {
     turn.ended = data.at;
     if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.words || data.error?.class || "" });
   },
+  feedback(story, data) {
+    const turn = story.turns.find((each) => each.id === data.message_id);
+    if (turn) turn.ratings[data.by] = data;
+  },
   closed: (story) => Object.assign(story, { closed: true }),
   token: grow,
   growing: grow,
 };
 
-const TURNLESS = ["message", "state", "ended", "closed"];
+const TURNLESS = ["message", "state", "ended", "feedback", "closed"];
+const mediaOf = (parts) => (parts || []).filter((each) => each.type === "image" || each.type === "file");
 
 function grow(story, data, turn) {
   const shown = story.growing?.text || "";

@@ -1,107 +1,26 @@
-"""Agents that work towards a goal on their own, and the shortest way to one answer from them."""
+"""`run_agent`, the shortest way to one goal, and what came of it."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Generic, Unpack, overload
+from collections.abc import Mapping
+from typing import Any, Generic, overload
 
 import attrs
+import trio
 
+from actgent.agents.options import FormT, Tools
+from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, LimitReached
-from actgent.llm.base import LLM
 from actgent.llm.settings import LLMSettings
+from actgent.llm.wrapped.adapters import ModelLike
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
-from actgent.protocols.goal import (
-    CustomAction,
-    Goal,
-    Progress,
-    Status,
-    absorb,
-    closing_words,
-    progress_in,
-    results_of,
-)
+from actgent.protocols.goal import Progress, Status, absorb, closing_words, progress_in, results_of
+from actgent.protocols.goal.tasks import PlannedTask, tasks_in
 from actgent.protocols.renderings import conversation_text
 from actgent.support.deprecations import warn_deprecated
-from actgent.tools.base import DepsT, Tool
-from actgent.tools.function import tool
-from actgent.tools.state import StateTool, takes_state
+from actgent.tools.outputs.moved import whole_state
 
-from .agent import Agent
-from .options import CommonOptions, FormT, ToolLike, Tools
-from .session import Session
-
-
-class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
-    """An agent that plans, acts, sums up and evaluates until a goal, which is the user's message, is achieved.
-
-    Takes what `Agent` takes, and roles in `models`: planner, executor, summarizer, evaluator, finalizer.
-
-    Args:
-        tools: Tools, functions `(state, args)` that return `(key, value)`, or other functions.
-        max_iterations: Model calls for one goal, not counting the summing up at the limit.
-        actions: What the model may choose beside plan, execute, summarize and evaluate.
-
-    A declared `output=` is the form of an achieved goal's answer; what was not achieved has no data.
-    """
-
-    @overload
-    def __init__(
-        self,
-        name: str,
-        *,
-        output: type[DataT_co],
-        tools: Tools = (),
-        max_iterations: int = 20,
-        actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions[DepsT]],
-    ) -> None: ...
-    @overload
-    def __init__(
-        self,
-        name: str,
-        *,
-        output: object = None,
-        tools: Tools = (),
-        max_iterations: int = 20,
-        actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions[DepsT]],
-    ) -> None: ...
-    def __init__(
-        self,
-        name: str,
-        *,
-        output: object = None,
-        tools: Tools = (),
-        max_iterations: int = 20,
-        actions: Iterable[CustomAction] = (),
-        **options: Unpack[CommonOptions[DepsT]],
-    ) -> None:
-        options.setdefault("protocol", Goal(max_iterations=max_iterations, actions=actions))
-        super().__init__(name, output=output, tools=tools_from(tools), **options)
-
-
-def tools_from(tools: Tools) -> list[Tool]:
-    """Tools from tools and functions; those with the parameters `(state, args)` become `StateTool`s.
-
-    Raises:
-        ConfigurationError: a function that no tool can be made of.
-    """
-    if isinstance(tools, Mapping):
-        return [_tool_from(made, name) for name, made in tools.items()]
-    return [_tool_from(made, None) for made in tools]
-
-
-def _tool_from(made: ToolLike, name: str | None) -> Tool:
-    if isinstance(made, Tool):
-        return made
-    if not takes_state(made):
-        return tool(name=name)(made)
-    named = str(name or getattr(made, "__name__", type(made).__name__))
-    description = (made.__doc__ or "").strip() or named.replace("_", " ").strip().capitalize()
-    return StateTool(named, description, made)
-
-
-# --- one goal --------------------------------------------------------------------------------
+from .agent import GoalAgent
+from .report import RunMetrics, Write, metrics_of
 
 
 @attrs.frozen(kw_only=True)
@@ -135,6 +54,11 @@ class GoalResult(Generic[DataT_co]):
     usage: Usage = NO_USAGE
     """Of its session; `usage.total` is that with the sessions that worked for it."""
 
+    tasks: tuple[PlannedTask, ...] = ()
+    """Those of all plans, in their order, where plans are lists of tasks."""
+    metrics: RunMetrics | None = None
+    """What it took: seconds, calls, successes by tool, tokens and cost."""
+
     def __str__(self) -> str:
         return self.text
 
@@ -153,49 +77,68 @@ class GoalResult(Generic[DataT_co]):
 @overload
 async def run_agent(
     goal: str,
-    llm: LLM | LLMSettings | str,
+    llm: ModelLike | LLMSettings | str,
     *,
     tools: Tools = (),
     max_iterations: int = 20,
     output: type[FormT],
     limits: Limits | None = None,
     deps: Any = None,
+    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
+    tasks: bool = False,
+    verbose: bool | Write = False,
+    owner: str = "user",
 ) -> GoalResult[FormT]: ...
 @overload
 async def run_agent(
     goal: str,
-    llm: LLM | LLMSettings | str,
+    llm: ModelLike | LLMSettings | str,
     *,
     tools: Tools = (),
     max_iterations: int = 20,
     output: None = None,
     limits: Limits | None = None,
     deps: Any = None,
+    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
+    tasks: bool = False,
+    verbose: bool | Write = False,
+    owner: str = "user",
 ) -> GoalResult[str]: ...
 @overload
 async def run_agent(
     goal: str,
-    llm: LLM | LLMSettings | str,
+    llm: ModelLike | LLMSettings | str,
     *,
     tools: Tools = (),
     max_iterations: int = 20,
     output: object,
     limits: Limits | None = None,
     deps: Any = None,
+    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
+    tasks: bool = False,
+    verbose: bool | Write = False,
+    owner: str = "user",
 ) -> GoalResult: ...
 async def run_agent(
     goal: str,
-    llm: LLM | LLMSettings | str,
+    llm: ModelLike | LLMSettings | str,
     *,
     tools: Tools = (),
     max_iterations: int = 20,
     output: Any = None,
     limits: Limits | None = None,
     deps: Any = None,
+    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
+    tasks: bool = False,
+    verbose: bool | Write = False,
+    owner: str = "user",
 ) -> GoalResult[Any]:
     """Work towards a goal with one agent of its own, and return what came of it.
 
     `limits` bound the work as they bound a turn; at one of them the result is `incomplete`, with what was found so far.
+    `models` are those of single roles, `tasks` has plans carried out at once, and `verbose` tells what goes on, as
+    `GoalAgent` has them.
+    `owner` is for whom it is done: whose quota pays, and whose answers a `Cached` model may give again.
     A goal that is not achieved is a result too, and says so: see `GoalResult.achieved` and `status`.
 
     Raises:
@@ -204,20 +147,35 @@ async def run_agent(
     if not isinstance(goal, str):
         raise ConfigurationError(f"run_agent(goal, llm): the goal is a text, not {goal!r:.200}")
     agent = GoalAgent(
-        "goal", llm=llm, tools=tools, max_iterations=max_iterations, output=output, limits=limits, deps=deps
+        "goal",
+        llm=llm,
+        tools=tools,
+        max_iterations=max_iterations,
+        output=output,
+        limits=limits,
+        deps=deps,
+        models=models,
+        tasks=tasks,
+        verbose=verbose,
     )
     async with agent:
-        session = await agent.create_session("user")
+        begun = trio.current_time()
+        session = await agent.create_session(owner)
         try:
             reply = await agent.run(goal, session=session)
         except LimitReached as error:
             progress = _cut(_progress(session), error, max_iterations)
+            if agent.narration is not None:
+                agent.narration.line(f"ended: incomplete ({progress.error})")
             reply = Reply(text=closing_words(progress, session.history))
         else:
             progress = _progress(session)
     wants_text = output is None and progress.status != "incomplete"
     data = reply.text if wants_text else reply.data
-    return _goal_result(session, progress, text=reply.text, data=data, max_iterations=max_iterations)
+    seconds = trio.current_time() - begun
+    return _goal_result(
+        session, progress, text=reply.text, data=data, max_iterations=max_iterations, seconds=seconds
+    )
 
 
 def _progress(session: Session) -> Progress:
@@ -229,13 +187,15 @@ def _progress(session: Session) -> Progress:
 
 def _cut(progress: Progress, error: LimitReached, max_iterations: int) -> Progress:
     """Ended by a limit that no protocol can speak at."""
-    iterations = min(max_iterations, int(error.used.get("model_calls", progress.iterations)))
-    return attrs.evolve(progress, status="incomplete", error=str(error), iterations=iterations)
+    calls = min(max_iterations, int(error.used.get("model_calls", progress.calls)))
+    return attrs.evolve(progress, status="incomplete", error=str(error), calls=calls)
 
 
 def _goal_result(
-    session: Session, progress: Progress, *, text: str, data: Any, max_iterations: int
+    session: Session, progress: Progress, *, text: str, data: Any, max_iterations: int, seconds: float
 ) -> GoalResult:
+    history = session.history
+    results, tasks = tuple(results_of(progress, history)), tuple(tasks_in(session.state, progress.turn))
     return GoalResult(
         data=data,
         text=text,
@@ -243,11 +203,13 @@ def _goal_result(
         achieved=progress.achieved,
         error=progress.error,
         evaluation=progress.evaluation,
-        raw_data={key: value for key, value in session.state.items() if not key.startswith("_")},
-        tool_results=tuple(results_of(progress, session.history)),
+        raw_data=whole_state(session.state).whole(),
+        tool_results=results,
         used_tools=tuple(progress.used_tools),
         iterations=progress.iterations,
         max_iterations=max_iterations,
-        history=session.history,
+        history=history,
         usage=session.usage,
+        tasks=tasks,
+        metrics=metrics_of(results, tasks, session.usage, seconds=seconds, model_calls=progress.iterations),
     )

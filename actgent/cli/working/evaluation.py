@@ -14,6 +14,12 @@ from rich.text import Text as Cell
 from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.agents.presets import BareAgent
+from actgent.cli.folders import is_folder, load_folder
+from actgent.cli.journals.journal import looked_at
+from actgent.cli.models import live_models, open_models
+from actgent.cli.programs import load_values
+from actgent.cli.signals import Shutdown
+from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError
 from actgent.evaluation import (
     Case,
@@ -27,13 +33,6 @@ from actgent.evaluation import (
 )
 from actgent.evaluation.page import cost_words, time_words
 from actgent.llm.base import LLM
-
-from .folders import is_folder, load_folder
-from .journals.journal import looked_at
-from .models import live_models, open_models
-from .programs import load_values
-from .signals import Shutdown
-from .terminal import Terminal, one_line
 
 _COLUMNS = ("", "passed", "score", "tokens in", "tokens out", "cost", "p50", "p95")
 SHOWN = 20

@@ -9,7 +9,7 @@ import attrs
 
 from actgent.messages import Message
 
-_WORD = re.compile(r"\w{2,}")
+WORD = re.compile(r"\w{2,}")
 
 
 def _recent(history: Sequence[Message], count: int) -> set[str]:
@@ -54,8 +54,8 @@ class Relevance:
     def __call__(self, history: Sequence[Message]) -> list[Message]:
         if not history:
             return []
-        words = [frozenset(_WORD.findall(message.text.casefold())) for message in history]
-        weights = _weights(words)
+        words = [frozenset(WORD.findall(message.text.casefold())) for message in history]
+        weights = word_weights(words)
         asked = words[-1]
         whole = sum(weights[word] for word in asked)
         kept = _recent(history, self.recent)
@@ -70,7 +70,7 @@ class Relevance:
         ]
 
 
-def _weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
+def word_weights(words: Sequence[frozenset[str]]) -> dict[str, float]:
     """Return how much each word counts."""
     counts = collections.Counter(word for each in words for word in each)
     return {word: math.log(1 + len(words) / count) for word, count in counts.items()}

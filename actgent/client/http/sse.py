@@ -4,9 +4,8 @@ from typing import Any
 
 import orjson
 
+from actgent.client.transport import ConnectionLost, StreamEvent
 from actgent.llm.http.sse import LineDecoder
-
-from .transport import ConnectionLost, StreamEvent
 
 
 class StreamDecoder(LineDecoder[StreamEvent]):

@@ -1,0 +1,5 @@
+"""`python -m actgent`: the command `actgent`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,7 @@
+"""Agents that work towards a goal on their own, and the shortest way to one answer from them."""
+
+from .agent import GoalAgent
+from .report import RunMetrics, ToolMetrics
+from .run import GoalResult, run_agent
+
+__all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent"]

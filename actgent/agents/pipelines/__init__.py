@@ -1,0 +1,1 @@
+"""Steps over agents with dependencies, as one agent whose runs are sessions."""

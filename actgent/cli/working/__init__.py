@@ -1,0 +1,1 @@
+"""Commands that have agents work, and tell what came of it."""

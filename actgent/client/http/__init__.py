@@ -1,0 +1,5 @@
+"""The way to a gateway over HTTP."""
+
+from .transport import HTTPTransport
+
+__all__ = ["HTTPTransport"]

@@ -1,0 +1,442 @@
+"""A node: a process that serves partitions, which the broker hands to it and the database lets it write to.
+
+What is to be done about a partition decides `ownership.py`; this carries it out.
+
+    broker ──first delivery──► Ownership.delivered ──► take ──► PartitionedJournal.take ──► Ownership.taken ──► recover
+    journal ─on_lost, look───► Ownership.fenced ─────► evict, close_channel
+    beacons ─────────────────► Ownership.look ───────► subscribe, drain, close_channel
+"""
+
+import importlib.metadata
+import os
+import platform
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from actgent.errors import Fenced, JournalError, WireError
+from actgent.journal.listing import SessionKey
+from actgent.journal.membership import LEAVING_GRACE
+from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.journal.postgres.partitions import Taken
+from actgent.runtime.runtime import Runtime
+from actgent.support.logs import Each, logger_of
+from actgent.web.server.wired import WiredApplication
+
+from .amqp import Channel, Connection, Delivery, NotConfirmed, Unroutable
+from .batches import Batches
+from .link import BROKEN, BrokerLink
+from .members import EVERY, Members
+from .ownership import Do, Ownership, PartitionState
+from .placement import assign_partitions
+from .quarantine import Quarantine
+from .queues import (
+    QueueForm,
+    beacon_exchange,
+    check_queue_part,
+    dead_queue,
+    owner_exchange,
+    partition_queue,
+    shared_queue,
+)
+from .requests import Requests, send_back
+from .tokens import Tokens
+from .wire import (
+    USER,
+    Beacon,
+    Dropped,
+    Greeting,
+    Layout,
+    Leave,
+    Message,
+    OwnerChanged,
+    PartitionToken,
+    WireRequest,
+    decode_message,
+    encode_message,
+    properties,
+)
+
+GENERATION = 1
+RELEASE = importlib.metadata.version("actgent")
+PREFETCH = 400
+"""Requests of one partition that are not acknowledged, at most."""
+LISTENING = 0.7
+"""Seconds for which a new node hears of others before it takes anything."""
+LOOK = 1.0
+"""Seconds between two looks at who is there, and at what is still ours."""
+TOGETHER = 0.003
+"""Seconds in which partitions that are handed over are taken in one statement."""
+AGAIN = 0.5
+"""Seconds until a database that did not answer is asked again."""
+MOVE_GRACE = 2.0
+"""Seconds that turns have to end when their partition moves to a node that is there."""
+Take = Callable[[Delivery, Message], None]
+"""Deals with a message that came."""
+_log = logger_of(__name__)
+
+
+def node_name(name: str | None) -> str:
+    """A name that no other node has, now or later."""
+    given = platform.node().partition(".")[0] or "node" if name is None else check_queue_part("node", name)
+    return f"{given}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+class Node:
+    """One process of a cluster; `open_runtime(broker=)` makes it."""
+
+    def __init__(self, name: str, *, pool: str, journal: PartitionedJournal, link: BrokerLink) -> None:
+        self.name = name
+        self.journal = journal
+        self.link = link
+        self.members = Members()
+        self.ownership = Ownership(name, journal.count)
+        self._pool = pool
+        self._grace = MOVE_GRACE
+        self._is_leaving = False
+        self._version: tuple[int, ...] = ()
+        self._subscriptions: dict[int, trio.CancelScope] = {}
+        self._tokens = Tokens(link, lambda partition: self._queue(partition).name)
+        self._requests: dict[int, Requests] = {}
+        self._quarantine = Quarantine(journal, link)
+        self._to_take = Batches[int]()
+        self._to_recover = Batches[Do]()
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name}, {len(self.serving)} partitions>"
+
+    @property
+    def serving(self) -> tuple[int, ...]:
+        """The partitions whose requests are answered here."""
+        return tuple(each for each in range(self.journal.count) if self.ownership.serves(each))
+
+    # --- its life ------------------------------------------------------------------------
+
+    async def run(
+        self,
+        runtime: Runtime,
+        application: WiredApplication,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Be a node until cancelled.
+
+        Raises:
+            BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
+        """
+        self._runtime = runtime
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            start = nursery.start_soon
+            new = partial(Requests, self.link, application, self._quarantine, start)
+            self._shared = new()
+            self._requests = {each: new() for each in range(self.journal.count)}
+            await nursery.start(self.link.run, self._build, self._connection_lost)
+            start(partial(self._to_take.run, self._take, together=TOGETHER))
+            start(self._to_recover.run, self._recover)
+            start(self._quarantine.run, runtime)
+            start(self._beat)
+            start(self._look)
+            task_status.started()
+
+    async def leave(self, grace: float) -> None:
+        """Hand all partitions over, each once its turns have ended or the grace is over; returns then."""
+        self._is_leaving, self._grace = True, grace
+        with suppress(*BROKEN, Unroutable, NotConfirmed):
+            await self._tell_beacon()
+        self._act(self.ownership.leave_all())
+        away = (PartitionState.AWAY, PartitionState.DOUBTFUL)
+        with trio.move_on_after(grace + MOVE_GRACE):
+            while any(self.ownership.state(each) not in away for each in range(self.journal.count)):  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.02)
+        self.journal.left.set()
+
+    # --- its connection ------------------------------------------------------------------
+
+    async def _build(self, connection: Connection) -> None:
+        """Set up what all nodes need; declared again, a queue stays what it is."""
+        self._version = connection.agreed.version
+        channel = await connection.open_channel(prefetch=PREFETCH)
+        for exchange in (beacon_exchange(self._pool), owner_exchange(self._pool)):
+            await channel.declare_exchange(exchange, "fanout")
+        for form in (shared_queue(self._pool), dead_queue(), *map(self._queue, range(self.journal.count))):
+            await _declare(channel, form)
+        beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
+        await channel.bind(beacons, beacon_exchange(self._pool))
+        start, shared = self._nursery.start_soon, shared_queue(self._pool).name
+        start(self._consume, connection, channel, beacons, self._hear)
+        start(self._consume, connection, channel, shared, self._take_shared)
+        self._shared.open()
+        self._connection = connection
+        self._act(self.ownership.connected())
+
+    def _queue(self, partition: int) -> QueueForm:
+        return partition_queue(self._pool, GENERATION, partition, self._version)
+
+    async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
+        with suppress(*BROKEN):
+            async with await channel.consume(queue) as consumer:
+                async for delivery in consumer:
+                    self._read(delivery, take)
+        connection.lose(f"the queue {queue} gives nothing more")
+
+    def _read(self, delivery: Delivery, take: Take) -> None:
+        try:
+            message = decode_message(delivery.body, delivery.properties)
+        except WireError as error:
+            _log.warning("a message cannot be read, and is dropped: %s", Each(str(error)))
+            delivery.acknowledge()
+            return
+        take(delivery, message)
+
+    def _connection_lost(self) -> None:
+        for scope in self._subscriptions.values():
+            scope.cancel()
+        self._subscriptions.clear()
+        self._tokens.forget_all()
+        for requests in (self._shared, *self._requests.values()):
+            requests.close()
+        self._act(self.ownership.connection_lost())
+
+    # --- what comes ----------------------------------------------------------------------
+
+    def _take_shared(self, delivery: Delivery, message: Message) -> None:
+        if isinstance(message, WireRequest):
+            self._shared.take(delivery, message)
+            return
+        delivery.acknowledge()
+        if isinstance(message, Greeting):
+            layout = Layout(id=message.id, partitions=self.journal.count, generation=GENERATION)
+            self._nursery.start_soon(self._tell_layout, delivery, layout)
+
+    async def _tell_layout(self, delivery: Delivery, layout: Layout) -> None:
+        with suppress(*BROKEN, Unroutable, NotConfirmed):
+            await send_back(self.link, delivery, layout, priority=USER)
+
+    def _hear(self, delivery: Delivery, message: Message) -> None:
+        delivery.acknowledge()
+        if isinstance(message, Beacon) and message.node != self.name:
+            self.members.hear(message, trio.current_time())
+        elif isinstance(message, Leave) and message.node == self.name and not self._is_leaving:
+            self._nursery.start_soon(self.leave, LEAVING_GRACE)
+
+    def _take_in(self, partition: int, delivery: Delivery, message: Message) -> None:
+        requests = self._requests[partition]
+        if isinstance(message, WireRequest):
+            requests.take(delivery, message)
+        elif isinstance(message, PartitionToken):
+            self._tokens.hold(partition, delivery)
+        else:
+            delivery.acknowledge()
+            if isinstance(message, Dropped):
+                requests.drop((delivery.properties.reply_to or "", message.id))
+
+    # --- what is done --------------------------------------------------------------------
+
+    def _act(self, todo: Iterable[Do]) -> None:
+        """Carry out what was decided; what takes long by tasks of its own, but for what has an order."""
+        for do in todo:
+            match do.verb:
+                case "subscribe":
+                    self._subscribe(do.partition)
+                case "take":
+                    self._to_take.put(do.partition)
+                case "recover":
+                    self._to_recover.put(do)
+                case "evict":
+                    self._nursery.start_soon(self._evict, do)
+                case "drain":
+                    self._nursery.start_soon(self._drain, do)
+                case "give_back":
+                    raise AssertionError("it is awaited where turns have ended")
+                case "close_channel":
+                    self._close(do.partition)
+
+    def _subscribe(self, partition: int) -> None:
+        self._close(partition)
+        scope = self._subscriptions[partition] = trio.CancelScope()
+        self._nursery.start_soon(self._wait_at, self._connection, partition, scope)
+
+    async def _wait_at(self, connection: Connection, partition: int, scope: trio.CancelScope) -> None:
+        """Take what the queue of a partition gives, as long as it is waited for."""
+        queue = self._queue(partition)
+        with scope, suppress(*BROKEN):
+            channel = await connection.open_channel(prefetch=PREFETCH)
+            try:
+                declared = await _declare(channel, queue)
+                if declared == (0, 0):
+                    await self._tokens.put(partition)
+                async with await channel.consume(queue.name) as consumer:
+                    async for delivery in consumer:
+                        if not scope.cancel_called:
+                            self._read(delivery, partial(self._take_in, partition))
+                            self._act(self.ownership.delivered(partition))
+            finally:
+                with suppress(*BROKEN):
+                    channel.close()
+        if not scope.cancel_called:
+            connection.lose(f"the queue {queue.name} gives nothing more")
+
+    def _close(self, partition: int) -> None:
+        scope = self._subscriptions.pop(partition, None)
+        if scope is not None:
+            scope.cancel()
+        self._tokens.forget(partition)
+        self._requests[partition].close()
+
+    async def _take(self, partitions: Sequence[int]) -> None:
+        """Take partitions that were handed over, in one statement."""
+        wanted = set(partitions)
+        try:
+            taken = await self.journal.take(wanted)
+        except JournalError as error:
+            _log.warning("the database did not hand over %d partitions: %s", len(wanted), Each(str(error)))
+            for partition in wanted:
+                self._act(self.ownership.not_taken(partition))
+            await trio.sleep(AGAIN)
+            return
+        for each in taken:
+            if each.is_kept:
+                self._act(self.ownership.kept(each.partition))
+                self._open(each.partition)
+            else:
+                self._note_taken(each)
+
+    def _note_taken(self, taken: Taken) -> None:
+        if not taken.was_clean:
+            self.members.forget(taken.before)
+        self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
+        self._nursery.start_soon(self._tell_owner, taken.partition, taken.epoch)
+
+    def _open(self, partition: int) -> None:
+        if self.ownership.serves(partition):
+            self._requests[partition].open()
+
+    async def _tell_owner(self, partition: int, epoch: int) -> None:
+        with suppress(*BROKEN, Unroutable, NotConfirmed):
+            message = encode_message(OwnerChanged(partition=partition, epoch=epoch))
+            await self.link.publish("", message, properties(), exchange=owner_exchange(self._pool))
+
+    async def _recover(self, todo: Sequence[Do]) -> None:
+        """Go on with what is unfinished in partitions that were taken; what may kill its process is found before."""
+        taken = frozenset(do.partition for do in todo)
+        while True:
+            try:
+                for was_clean in (True, False):
+                    numbers = [do.partition for do in todo if do.was_clean is was_clean]
+                    await self._quarantine.count(numbers, self._runtime.agents, have_died=not was_clean)
+                break
+            except JournalError as error:
+                _log.warning("what is unfinished cannot be counted: %s", Each(str(error)))
+                await trio.sleep(AGAIN)
+        for partition in taken:
+            self._open(partition)
+        self._nursery.start_soon(self._take_up, taken)
+
+    async def _take_up(self, taken: frozenset[int]) -> None:
+        while True:
+            try:
+                await self._runtime.take_up(
+                    lambda session_id: self.journal.partition_of(session_id) in taken, choose=self._choose
+                )
+            except JournalError as error:
+                _log.warning("what is unfinished is not taken up yet: %s", Each(str(error)))
+                await trio.sleep(AGAIN)
+            else:
+                return
+
+    async def _choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
+        return [each for each in keys if not self._quarantine.is_withheld(each.session_id)]
+
+    def note_lost(self, lost: Mapping[int, int]) -> None:
+        """Others have taken partitions of ours; their epochs that are over."""
+        for partition, epoch in lost.items():
+            self._act(self.ownership.fenced(partition, epoch))
+
+    async def _evict(self, do: Do) -> None:
+        """Let the sessions of a partition go without a word: they live elsewhere."""
+        self._requests[do.partition].close()
+        await self._runtime.evict(partial(self._is_of, do.partition))
+        await self._turns_ended(do)
+
+    async def _drain(self, do: Do) -> None:
+        """Let turns of a partition end, and the rest go: another node goes on with it."""
+        self._requests[do.partition].hold()
+        async with self._runtime.drain(partial(self._is_of, do.partition), grace=self._grace):
+            await self._turns_ended(do)
+
+    async def _turns_ended(self, do: Do) -> None:
+        for each in self.ownership.turns_ended(do.partition, do.epoch):
+            if each.verb == "give_back":
+                await self._give_back(each.partition)
+            else:
+                self._act([each])
+
+    async def _give_back(self, partition: int) -> None:
+        try:
+            await self.journal.give_back([partition])
+        except (Fenced, JournalError) as error:
+            _log.warning("a partition was not given back: %s", Each(str(error)))
+
+    def _is_of(self, partition: int, session_id: str) -> bool:
+        return self.journal.partition_of(session_id) == partition
+
+    # --- what goes on ---------------------------------------------------------------------
+
+    async def _beat(self) -> None:
+        """Say that the node is there, again and again."""
+        while True:
+            await self.link.wait_up()
+            with suppress(*BROKEN, Unroutable, NotConfirmed):
+                await self._tell_beacon()
+            await trio.sleep(EVERY)
+
+    async def _tell_beacon(self) -> None:
+        exchange = beacon_exchange(self._pool)
+        about = properties(expiration="2000")
+        await self.link.publish("", encode_message(self._beacon()), about, exchange=exchange)
+
+    def _beacon(self) -> Beacon:
+        statistics = self._runtime.statistics()
+        return Beacon(
+            node=self.name,
+            owned=self.serving,
+            is_leaving=self._is_leaving,
+            release=RELEASE,
+            agents=tuple(each.agent for each in statistics),
+            turns=sum(each.inbox.claimed for each in statistics),
+        )
+
+    async def _look(self) -> None:
+        """Look who is there, and what is still ours, again and again."""
+        while not len(self._runtime.agents) or self._runtime.agents.starting.blocks:  # noqa: ASYNC110 - as above
+            await trio.sleep(LISTENING / 10)
+        await trio.sleep(LISTENING)
+        while True:
+            if self.link.is_up:
+                nodes = self.members.staying(trio.current_time())
+                if not self._is_leaving:
+                    nodes.add(self.name)
+                self._act(self.ownership.look(assign_partitions(self.journal.count, nodes)))
+                with suppress(*BROKEN, Unroutable, NotConfirmed):
+                    await self._tokens.look(self.serving)
+            try:
+                await self.journal.look()
+            except JournalError as error:
+                _log.warning("nobody knows which partitions are still ours: %s", Each(str(error)))
+            await trio.sleep(LOOK)
+
+
+async def _declare(channel: Channel, form: QueueForm) -> tuple[int, int]:
+    """Have a queue; its messages and consumers."""
+    declared = await channel.declare_queue(
+        form.name,
+        durable=form.durable,
+        exclusive=form.exclusive,
+        auto_delete=form.auto_delete,
+        arguments=form.arguments,
+    )
+    return declared.message_count or 0, declared.consumer_count or 0

@@ -1,0 +1,84 @@
+"""How processes come into a cluster: as nodes, which serve agents, and as clients."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+import trio
+
+from actgent.client.connecting import Client, open_client
+from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.runtime.runtime import Runtime
+from actgent.web.gateway import open_inside
+from actgent.web.server.wired import LIMITS, wired_application
+from actgent.web.tokens import Logins, TokenStore
+
+from .amqp import parse_broker
+from .link import BrokerLink
+from .node import Node, node_name
+from .queues import check_queue_part
+from .transport import open_broker_transport
+
+PARTITIONS = 64
+"""Of a new cluster."""
+
+
+class Member:
+    """A runtime's place in a cluster."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.journal = node.journal
+
+    async def serve(
+        self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve partitions with the agents of a runtime until cancelled, from the moment in which they are started.
+
+        Raises:
+            BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
+        """
+        store = TokenStore([])
+        async with open_inside(runtime, LIMITS, store, Logins(store), ()) as inside:
+            await self.node.run(runtime, wired_application(runtime, inside), task_status=task_status)
+
+    async def leave(self, grace: float) -> None:
+        """Hand over what is served here."""
+        await self.node.leave(grace)
+
+
+@asynccontextmanager
+async def open_member(
+    journal: str, broker: str, *, pool: str = "default", node: str | None = None
+) -> AsyncGenerator[Member, None]:
+    """A journal of which this process may own partitions, and what will own them.
+
+    Raises:
+        ConfigurationError: one of the addresses or names is none.
+        JournalError: the journal cannot be opened.
+    """
+    address, name = parse_broker(broker), node_name(node)
+    check_queue_part("pool", pool)
+    members: list[Node] = []
+
+    def note_lost(lost: Mapping[int, int]) -> None:
+        for each in members:
+            each.note_lost(lost)
+
+    opened = PartitionedJournal(journal, node=name, pool=pool, partitions=PARTITIONS, on_lost=note_lost)
+    async with opened.running():
+        members.append(Node(name, pool=pool, journal=opened, link=BrokerLink(address, name=name)))
+        yield Member(members[0])
+
+
+@asynccontextmanager
+async def open_broker_client(
+    url: str, *, name: str, owner: str, pool: str, patience: float
+) -> AsyncGenerator[Client, None]:
+    """An `async with` block with a client of a cluster; see `actgent.connect`."""
+    address = parse_broker(url)
+    link = BrokerLink(address, name=name or "actgent client")
+    async with (
+        open_broker_transport(link, name=name, pool=pool, owner=owner) as transport,
+        open_client(transport, patience=patience) as client,
+    ):
+        yield client

@@ -1,0 +1,1 @@
+"""What people do about a cluster from outside of its nodes."""

@@ -1,0 +1,164 @@
+"""Sessions that may kill their process: opened one at a time, and buried if it dies even so.
+
+What was unfinished when a node died is counted before any of it is opened, also by a request: `PartitionedJournal.suspects`.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import trio
+
+from actgent.errors import ActgentError, JournalError
+from actgent.journal.base import Entry
+from actgent.journal.listing import SessionKey
+from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.journal.postgres.partitions import slots_of
+from actgent.journal.postgres.suspects import Suspect
+from actgent.journal.records import Accepted, Appended, Ended, Record
+from actgent.messages import Message
+from actgent.runtime.runtime import Runtime
+from actgent.support.logs import Each, logger_of
+
+from .batches import Batches
+from .link import BROKEN, BrokerLink
+from .queues import dead_queue
+from .wire import PERSISTENT, Buried, encode_message, properties
+
+WATCHED = 30.0
+"""Seconds for which a suspect is watched alone; then it goes on beside the next one."""
+LOOK = 0.2
+"""Seconds between two looks at a suspect."""
+KEPT_MS = 7 * 24 * 3_600_000
+"""Milliseconds for which a notice waits for a reader."""
+POISON = "poison"
+"""The kind of the failure of a message that was buried."""
+_log = logger_of(__name__)
+
+
+class Quarantine:
+    """The suspects among the sessions of one node."""
+
+    def __init__(self, journal: PartitionedJournal, link: BrokerLink) -> None:
+        self._journal, self._link = journal, link
+        self._runtime: Runtime
+        self._withheld: dict[str, trio.Event] = {}
+        """By the ids of their roots, what is set when they may be opened by others."""
+        self._suspects = Batches[Suspect]()
+
+    async def run(self, runtime: Runtime) -> None:
+        """Try suspects one after the other, until cancelled."""
+        self._runtime = runtime
+        await self._suspects.run(self._try_all)
+
+    async def count(self, partitions: Sequence[int], agents: Iterable[str], *, have_died: bool) -> None:
+        """Find the suspects of partitions that were taken, from now on withheld; counts what is unfinished if their owner died.
+
+        Raises:
+            JournalFailed: the database does not answer.
+        """
+        if not partitions:
+            return
+        slots = slots_of(partitions, self._journal.count)
+        for suspect in await self._journal.suspects.count(slots, list(agents), has_died=have_died):
+            self._withheld.setdefault(_root(suspect.key.session_id), trio.Event())
+            self._suspects.put(suspect)
+
+    def is_withheld(self, session_id: str) -> bool:
+        """Return True for a session that nobody may open yet."""
+        return _root(session_id) in self._withheld
+
+    async def wait(self, session_id: str) -> None:
+        """Wait until a session may be opened."""
+        released = self._withheld.get(_root(session_id))
+        if released is not None:
+            await released.wait()
+
+    # --- one suspect ---------------------------------------------------------------------
+
+    async def _try_all(self, suspects: Sequence[Suspect]) -> None:
+        for suspect in suspects:
+            try:
+                await self._try(suspect)
+            except (ActgentError, *BROKEN) as error:
+                _log.warning(
+                    "session %s is left for later: %s", Each(suspect.key.session_id), Each(str(error))
+                )
+            finally:
+                released = self._withheld.pop(_root(suspect.key.session_id), None)
+                if released is not None:
+                    released.set()
+
+    async def _try(self, suspect: Suspect) -> None:
+        key = suspect.key
+        self._journal.epoch_of(key.session_id)  # or another node tries it
+        if suspect.is_to_be_buried:
+            await self._bury(suspect)
+        else:
+            _log.warning(
+                "session %s was unfinished when %d processes died: it goes on alone",
+                Each(key.session_id),
+                suspect.crashes,
+            )
+            await self._journal.suspects.mark_alone(key, is_alone=True)
+        await self._runtime.take_up(partial(_is_same, key.session_id))
+        if await self._wait_done(key):
+            await self._journal.suspects.clear(key)
+        else:
+            await self._journal.suspects.mark_alone(key, is_alone=False)
+
+    async def _wait_done(self, key: SessionKey) -> bool:
+        """Wait until a session has ended what it was at; False if that takes long, or it is another node's."""
+        with trio.move_on_after(WATCHED):
+            while True:
+                head = await self._journal.head(*key)
+                if head is None or not head.unfinished or head.suspended:
+                    return True
+                await trio.sleep(LOOK)
+        return False
+
+    async def _bury(self, suspect: Suspect) -> None:
+        """End the message that kills its process, without running it: who waits for it hears that."""
+        key = suspect.key
+        message = _message_at_work(await self._journal.load(key.session_id, agent=key.agent))
+        if message is None:
+            return
+        words = (
+            f"{suspect.crashes} processes died while it was worked on, {suspect.alone} of them with it alone"
+        )
+        await self._journal.suspects.bury(key, message.id, words)
+        ended = Ended(message_id=message.id, failed=POISON, error="ActorFailed", words=words)
+        entry = Entry(session_id=key.session_id, agent=key.agent, records=(ended,))
+        await self._journal.commit(entry, epoch=self._journal.epoch_of(key.session_id))
+        _log.error("session %s: message %s is given up: %s", Each(key.session_id), Each(message.id), words)
+        await self._give_notice(key, message.id, words)
+
+    async def _give_notice(self, key: SessionKey, message_id: str, words: str) -> None:
+        notice = Buried(session_id=key.session_id, agent=key.agent, message_id=message_id, reason=words)
+        about = properties(delivery_mode=PERSISTENT, expiration=str(KEPT_MS))
+        try:
+            await self._link.publish(dead_queue().name, encode_message(notice), about)
+        except (*BROKEN, JournalError) as error:
+            _log.warning("nobody was told of a message that was given up: %s", Each(str(error)))
+
+
+def _message_at_work(records: Iterable[Record]) -> Message | None:
+    """The message that a session was working on, or the first that waits for it."""
+    accepted: dict[str, Message] = {}
+    begun: set[str] = set()
+    for record in records:
+        match record:
+            case Accepted(message=message):
+                accepted[message.id] = message
+            case Appended(message_id=message_id):
+                begun.add(message_id)
+            case Ended(message_id=message_id):
+                accepted.pop(message_id, None)
+    return next((each for each in accepted.values() if each.id in begun), next(iter(accepted.values()), None))
+
+
+def _root(session_id: str) -> str:
+    return session_id.partition("/")[0]
+
+
+def _is_same(root_of: str, session_id: str) -> bool:
+    return _root(session_id) == _root(root_of)

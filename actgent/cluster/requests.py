@@ -1,0 +1,178 @@
+"""The requests of a node: answered as soon as their partition is served here, and acknowledged when they are answered.
+
+A request that only reads is acknowledged when it begins, since who asks can ask again. One that has an effect is
+acknowledged when its answer is on its way: by then the journal has it, and a node that takes over finds its id there.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from urllib.parse import unquote
+
+import attrs
+import trio
+
+from actgent.approvals import session_of
+from actgent.errors import BrokerLost
+from actgent.support.logs import Each, logger_of
+from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
+
+from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
+from .link import BrokerLink
+from .quarantine import Quarantine
+from .wire import CONTROL, USER, AnswerPiece, Message, WireRequest, encode_message, properties
+
+AGAIN = 0.2
+"""Seconds after which a request goes back into its queue whose session turned out to live elsewhere."""
+_log = logger_of(__name__)
+Starter = Callable[..., object]
+"""Starts a task, as `nursery.start_soon`."""
+
+
+class _CannotTell(Exception):
+    """Nobody hears the answer, or it cannot be sent now."""
+
+
+@attrs.define(eq=False)
+class _Work:
+    """A request at work."""
+
+    delivery: Delivery
+    asked: WireRequest
+    gone: trio.Event = attrs.field(factory=trio.Event)
+    """Set when nobody reads the answer any more."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    number: int = 0
+    """Of the next piece."""
+    has_moved: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Who asked, and under which id."""
+        return self.delivery.properties.reply_to or "", self.asked.id
+
+
+class Requests:
+    """The requests of one partition, or of the queue of all nodes."""
+
+    def __init__(
+        self, link: BrokerLink, application: WiredApplication, quarantine: Quarantine, start: Starter
+    ) -> None:
+        self._link, self._application = link, application
+        self._quarantine, self._start = quarantine, start
+        self._waiting: list[_Work] | None = []
+        """Until the partition is served; None: it is."""
+        self._running: dict[tuple[str, str], _Work] = {}
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._waiting or ())
+
+    def take(self, delivery: Delivery, asked: WireRequest) -> None:
+        """A request came."""
+        work = _Work(delivery, asked)
+        if self._waiting is not None:
+            self._waiting.append(work)
+        else:
+            self._begin(work)
+
+    def drop(self, place: tuple[str, str]) -> None:
+        """Nobody reads the answer to a request any more."""
+        work = self._running.get(place)
+        if work is not None:
+            work.gone.set()
+
+    def open(self) -> None:
+        """The partition is served from now on."""
+        waiting, self._waiting = self._waiting, None
+        for work in waiting or ():
+            self._begin(work)
+
+    def close(self) -> None:
+        """The partition is not served any more: what runs ends here, and the broker gives it to another node."""
+        self._waiting = []
+        for work in self._running.values():
+            work.scope.cancel()
+
+    def hold(self) -> None:
+        """Begin nothing more; what runs goes on."""
+        self._waiting = self._waiting or []
+
+    # --- one request ---------------------------------------------------------------------
+
+    def _begin(self, work: _Work) -> None:
+        self._running[work.place] = work
+        self._start(self._run, work)
+
+    async def _run(self, work: _Work) -> None:
+        if work.asked.verb == "GET":
+            work.delivery.acknowledge()
+        try:
+            with work.scope:
+                await self._quarantine.wait(_session_of(work.asked))
+                await self._application.answer(_of(work.asked), partial(self._tell, work), work.gone)
+        except* _CannotTell:  # from a nursery of the endpoint's it comes in a group
+            pass
+        except* Exception:  # noqa: BLE001 - the edge: what a stream raises that has begun
+            _log.exception("request %s failed", Each(work.asked.id))
+            work.has_moved = True
+        finally:
+            if self._running.get(work.place) is work:
+                del self._running[work.place]
+        if work.has_moved or work.scope.cancelled_caught:
+            await self._cut(work)
+        else:
+            work.delivery.acknowledge()
+
+    async def _tell(self, work: _Work, status: int, data: bytes, is_last: bool) -> None:  # noqa: FBT001 - as `Tell`
+        if work.number == 0 and is_last and has_moved(status, data):
+            work.has_moved = True
+            return
+        piece = AnswerPiece(
+            id=work.asked.id,
+            number=work.number,
+            status=status,
+            data=data,
+            is_last=is_last,
+            is_repeated=work.delivery.redelivered,
+        )
+        work.number += 1
+        try:
+            await send_back(self._link, work.delivery, piece, priority=USER)
+        except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
+            work.gone.set()
+            raise _CannotTell from error
+
+    async def _cut(self, work: _Work) -> None:
+        """A session has another owner: who reads hears that, and what was to have an effect goes to that one."""
+        if work.asked.verb == "GET":
+            piece = AnswerPiece(id=work.asked.id, number=work.number, is_last=True)
+            with suppress(Unroutable, BrokerLost, ChannelClosed, NotConfirmed):
+                await send_back(self._link, work.delivery, piece, priority=CONTROL)
+            return
+        await trio.sleep(AGAIN)
+        work.delivery.requeue()
+
+
+def _session_of(asked: WireRequest) -> str:
+    """The id of the session that a request names; empty where it names none."""
+    kind, _, rest = asked.path.removeprefix("/").partition("/")
+    named = unquote(rest.partition("/")[0])
+    return {"sessions": named, "approvals": session_of(named)}.get(kind, "")
+
+
+def _of(asked: WireRequest) -> WiredRequest:
+    return WiredRequest(
+        verb=asked.verb,
+        path=asked.path,
+        query=asked.query,
+        headers=asked.headers,
+        body=asked.body,
+        owner=asked.owner,
+        scopes=asked.scopes,
+    )
+
+
+async def send_back(link: BrokerLink, delivery: Delivery, message: Message, *, priority: int) -> None:
+    """Send something to who asked; raises as `BrokerLink.publish` does."""
+    to = delivery.properties.reply_to or ""
+    await link.publish(to, encode_message(message), properties(priority=priority))

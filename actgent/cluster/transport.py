@@ -1,0 +1,338 @@
+"""The way of a client to a cluster: requests into the queue of a session's partition, answers out of a queue of its own.
+
+What is read from an owner is asked for again when a partition has another one, by the cursor of who reads; what was to
+have an effect is delivered to the next owner by the broker, if nobody has acknowledged it.
+"""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from actgent.approvals import session_of
+from actgent.client.http.forms import NO_CONTENT, STREAM, HTTPForm, read_answer, refused, to_http
+from actgent.client.http.sse import StreamDecoder
+from actgent.client.transport import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
+from actgent.errors import ActgentError, BrokerLost, WireError
+from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.messages import new_secret
+from actgent.support.logs import Each, logger_of
+
+from .amqp import ChannelClosed, Connection, Consumer, ConsumerCancelled, NotConfirmed, Unroutable
+from .link import BrokerLink
+from .queues import client_queue, owner_exchange, partition_queue, shared_queue
+from .wire import (
+    CONTROL,
+    USER,
+    AnswerPiece,
+    Dropped,
+    Greeting,
+    Layout,
+    Message,
+    OwnerChanged,
+    WireRequest,
+    decode_message,
+    encode_message,
+    properties,
+)
+
+ANSWER = 15.0
+"""Seconds for which an answer may be awaited, besides those that a node was asked to wait."""
+CONNECTED = 5.0
+"""Seconds for which a request waits for a connection, before its caller tries again."""
+SILENCE = 45.0
+"""Seconds without a sign of life after which a stream counts as cut; nodes give one every 15 s."""
+PREFETCH = 1000
+MAX_PIECES = 1000
+MAX_BYTES = 4_000_000
+"""What waits for one reader at most; then its stream ends, and it comes back with its cursor."""
+_FIRST_ERROR = 400
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class _Conversation:
+    """A request, and what came of it."""
+
+    id: str
+    partition: int | None
+    """None: any node may answer."""
+    is_read: bool
+    """True: it can be asked for again, whatever became of it."""
+    pieces: trio.MemorySendChannel[AnswerPiece]
+    waiting: int = 0
+    """Bytes that nobody has taken."""
+    expected: int = 0
+    is_over: bool = False
+    """True once the last piece was taken."""
+    lost: str = ""
+    """Why nothing more comes."""
+
+    def take(self, piece: AnswerPiece) -> bool:
+        """Keep a piece for the reader; False if nothing more is wanted."""
+        if piece.number != self.expected:
+            self.lose("a piece of the answer is missing")
+        elif not piece.status:
+            self.lose("the session has moved to another node")
+        else:
+            self.expected += 1
+            self.is_over = piece.is_last
+            self.waiting += len(piece.data)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                try:
+                    self.pieces.send_nowait(piece)
+                except trio.WouldBlock:
+                    self.waiting = MAX_BYTES + 1
+            if self.waiting > MAX_BYTES:
+                self.lose("the reader is too slow for its stream")
+        return not self.lost
+
+    def lose(self, why: str) -> None:
+        self.lost = self.lost or why
+        self.pieces.close()
+
+
+class BrokerTransport(Transport):
+    """Agents in a cluster, by way of its brokers; `open_broker_transport` opens it."""
+
+    def __init__(self, link: BrokerLink, *, name: str, pool: str, owner: str) -> None:
+        self._link = link
+        self._name, self._pool, self._owner = name, pool, owner
+        self._inbox = ""
+        """The queue of our own."""
+        self._known: dict[str, _Conversation] = {}
+        self._layout: Layout | None = None
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<BrokerTransport {self._link.address}>"
+
+    # --- its connection ------------------------------------------------------------------
+
+    async def build(self, connection: Connection, nursery: trio.Nursery) -> None:
+        """Set up a queue for answers on a new connection; whatever waited for one on the old one is asked for again."""
+        self._nursery = nursery
+        self._lose_all("the connection to the broker was lost")
+        channel = await connection.open_channel(prefetch=PREFETCH)
+        form = client_queue(self._name)
+        declared = await channel.declare_queue(
+            form.name, exclusive=form.exclusive, auto_delete=form.auto_delete
+        )
+        name, exchange = declared.queue or form.name, owner_exchange(self._pool)
+        await channel.declare_exchange(exchange, "fanout")
+        await channel.bind(name, exchange)
+        self._inbox = name
+        nursery.start_soon(self._hear, await channel.consume(name))
+
+    async def _hear(self, consumer: Consumer) -> None:
+        with suppress(BrokerLost, ChannelClosed, ConsumerCancelled):
+            async with consumer:
+                async for delivery in consumer:
+                    delivery.acknowledge()
+                    try:
+                        self._take(decode_message(delivery.body, delivery.properties))
+                    except WireError as error:
+                        _log.warning("a message from the cluster cannot be read: %s", Each(str(error)))
+        self._lose_all("the connection to the broker was lost")
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, AnswerPiece):
+            known = self._known.get(message.id)
+            if known is not None and not known.take(message):
+                self._drop(known)
+        elif isinstance(message, Layout):
+            self._layout = message
+            if (known := self._known.get(message.id)) is not None:
+                known.take(AnswerPiece(id=message.id, number=0, status=200, is_last=True))
+        elif isinstance(message, OwnerChanged):
+            for known in list(self._known.values()):
+                if known.is_read and known.partition == message.partition:
+                    known.lose("the session has moved to another node")
+
+    def _lose_all(self, why: str) -> None:
+        for known in list(self._known.values()):
+            known.lose(why)
+
+    # --- requests ------------------------------------------------------------------------
+
+    async def call(self, request: RemoteRequest) -> Any:
+        request = _of_cluster(request)
+        with self._conversation() as (known, pieces):
+            await self._ask(known, to_http(request), request)
+            piece = await self._next(known, pieces, ANSWER + request.wait)
+            data = bytearray(piece.data)
+            while not piece.is_last:
+                piece = await self._next(known, pieces, ANSWER)
+                data += piece.data
+        return read_answer(request, piece.status, bytes(data), is_repeated=piece.is_repeated)
+
+    @asynccontextmanager
+    async def events(self, request: RemoteRequest) -> AsyncGenerator[Events | None, None]:
+        with self._conversation() as (known, pieces):
+            await self._ask(known, to_http(request, accept=STREAM), request)
+            first = await self._next(known, pieces, ANSWER)
+            if first.status >= _FIRST_ERROR:
+                raise refused(first.status, first.data)
+            yield None if first.status == NO_CONTENT else self._events(known, pieces, first)
+
+    @asynccontextmanager
+    async def download(self, request: RemoteRequest) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
+        with self._conversation() as (known, pieces):
+            await self._ask(known, to_http(request, accept="*/*"), request)
+            first = await self._next(known, pieces, ANSWER)
+            if first.status >= _FIRST_ERROR:
+                raise refused(first.status, first.data)
+            yield self._data(known, pieces, first)
+
+    async def _data(
+        self, known: _Conversation, pieces: trio.MemoryReceiveChannel[AnswerPiece], piece: AnswerPiece
+    ) -> AsyncGenerator[bytes, None]:
+        yield piece.data
+        while not piece.is_last:
+            piece = await self._next(known, pieces, SILENCE)
+            yield piece.data
+
+    async def _events(
+        self, known: _Conversation, pieces: trio.MemoryReceiveChannel[AnswerPiece], piece: AnswerPiece
+    ) -> AsyncGenerator[StreamEvent | None, None]:
+        decoder = StreamDecoder()
+        while True:
+            yield None
+            for event in decoder.feed(piece.data):
+                yield event
+            if piece.is_last:
+                return
+            piece = await self._next(known, pieces, SILENCE)
+
+    async def _next(
+        self, known: _Conversation, pieces: trio.MemoryReceiveChannel[AnswerPiece], seconds: float
+    ) -> AnswerPiece:
+        with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
+            piece = await pieces.receive()
+            known.waiting -= len(piece.data)
+            return piece
+        raise ConnectionLost(known.lost or f"nothing came for {seconds:g} s", was_sent=True)
+
+    @contextmanager
+    def _conversation(self) -> Iterator[tuple[_Conversation, trio.MemoryReceiveChannel[AnswerPiece]]]:
+        """A request, as long as somebody waits for what comes of it."""
+        send, receive = trio.open_memory_channel[AnswerPiece](MAX_PIECES)
+        known = _Conversation(new_secret(), None, is_read=True, pieces=send)
+        self._known[known.id] = known
+        try:
+            yield known, receive
+        finally:
+            del self._known[known.id]
+            receive.close()
+            if known.expected and not known.is_over:
+                self._drop(known)
+
+    async def _ask(self, known: _Conversation, form: HTTPForm, request: RemoteRequest) -> None:
+        known.is_read = form.verb == "GET"
+        asked = WireRequest(
+            id=known.id,
+            verb=form.verb,
+            path=form.path,
+            query=form.query,
+            headers=form.headers,
+            body=form.body or b"",
+            owner=self._owner,
+        )
+        session_id = session_of(request.part) if request.operation == "post_decision" else request.session_id
+        if session_id:
+            layout = await self._find_layout()
+            known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
+        await self._send(known, asked, USER, seconds=ANSWER + request.wait)
+
+    async def _find_layout(self) -> Layout:
+        if self._layout is None:
+            with self._conversation() as (known, pieces):
+                await self._send(known, Greeting(id=known.id), USER, seconds=ANSWER)
+                await self._next(known, pieces, CONNECTED)
+        assert self._layout is not None  # noqa: S101 - or there was no answer
+        return self._layout
+
+    async def _send(self, known: _Conversation, message: Message, priority: int, *, seconds: float) -> None:
+        """Send a request into the queue of its partition, or that of all nodes.
+
+        Raises:
+            ConnectionLost: it may not have arrived.
+        """
+        with trio.move_on_after(CONNECTED) as limit:
+            await self._link.wait_up()
+        if limit.cancelled_caught:
+            raise ConnectionLost("there is no connection to the broker", was_sent=False)
+        about = properties(
+            message_id=known.id,
+            reply_to=self._inbox,
+            priority=priority,
+            expiration=str(int(1000 * seconds)),
+        )
+        known.lost = ""
+        try:
+            await self._link.publish(self._queue_of(known), encode_message(message), about)
+        except Unroutable:
+            raise ConnectionLost(
+                "the cluster has no queue for this: no node has run yet", was_sent=False
+            ) from None
+        except NotConfirmed as error:
+            raise ConnectionLost(str(error), was_sent=False) from None
+        except (BrokerLost, ChannelClosed) as error:
+            raise ConnectionLost(str(error), was_sent=True) from None
+
+    def _queue_of(self, known: _Conversation) -> str:
+        if known.partition is None or self._layout is None:
+            return shared_queue(self._pool).name
+        return partition_queue(self._pool, self._layout.generation, known.partition, (3,)).name
+
+    def _drop(self, known: _Conversation) -> None:
+        """Tell the owner that nobody reads; a stream that goes on would find no reader, either."""
+        if self._nursery is not None and known.partition is not None and self._link.is_up:
+            self._nursery.start_soon(self._tell_dropped, self._queue_of(known), known.id)
+
+    async def _tell_dropped(self, queue: str, asked_id: str) -> None:
+        about = properties(reply_to=self._inbox, priority=CONTROL, expiration="5000")
+        with suppress(BrokerLost, ChannelClosed, Unroutable, NotConfirmed):
+            await self._link.publish(queue, encode_message(Dropped(id=asked_id)), about)
+
+    async def aclose(self) -> None:
+        self._lose_all("the client was closed")
+
+    def lost(self, reason: str, *, was_sent: bool) -> ActgentError:
+        return BrokerLost(str(self._link.address), reason)
+
+
+def _of_cluster(request: RemoteRequest) -> RemoteRequest:
+    """The same request, as nodes take it.
+
+    Who makes a session says its id, by which its node is found. Who says something waits for the outcome by further
+    requests, or a message would wait unacknowledged for the end of its turn.
+    """
+    if request.operation == "post_session":
+        return attrs.evolve(request, operation="put_session", session_id=request.key or new_secret(), key="")
+    return attrs.evolve(request, wait=0) if request.operation == "say" else request
+
+
+@asynccontextmanager
+async def open_broker_transport(
+    link: BrokerLink, *, name: str, pool: str, owner: str
+) -> AsyncGenerator[BrokerTransport, None]:
+    """An `async with` block with a transport over a link that nothing else uses.
+
+    Raises:
+        BrokerLost: no broker answers.
+        ConfigurationError: the broker lets nobody in.
+    """
+    transport, raised = BrokerTransport(link, name=name, pool=pool, owner=owner), None
+    async with trio.open_nursery() as nursery:
+        try:
+            await nursery.start(link.run, partial(transport.build, nursery=nursery))
+            yield transport
+        except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+            raised = error
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised

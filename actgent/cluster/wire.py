@@ -1,0 +1,176 @@
+"""What nodes and clients of a cluster say to each other, as bytes: each message says its form in `type`.
+
+A request is one of HTTP, and its answer comes in pieces: so the endpoints of the gateway answer both ways.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from pamqp import commands
+
+from actgent.errors import WireError
+from actgent.errors.printable import quoted
+from actgent.support.wire import Wire
+
+FORM = "actgent/1"
+"""The form of messages: another number is another form."""
+BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
+"""Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
+PERSISTENT = 2
+"""The delivery mode of what a broker keeps over a restart."""
+
+
+@attrs.frozen(kw_only=True)
+class WireRequest:
+    """A request."""
+
+    id: str
+    """Under which its answer comes; each try has its own."""
+    verb: str
+    path: str
+    """Below `/v1`, each segment quoted."""
+    query: str = ""
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: bytes = b""
+    owner: str
+    """For whom it is asked."""
+    scopes: tuple[str, ...] = ("admin",)
+    """What the asker may do, as tokens of a gateway say it."""
+
+
+@attrs.frozen(kw_only=True)
+class Dropped:
+    """The answers to a request are wanted no more."""
+
+    id: str
+
+
+@attrs.frozen(kw_only=True)
+class Greeting:
+    """A client asks how the cluster is laid out."""
+
+    id: str
+
+
+@attrs.frozen(kw_only=True)
+class Layout:
+    """The answer to a greeting."""
+
+    id: str
+    partitions: int
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class AnswerPiece:
+    """A piece of the answer to a request."""
+
+    id: str
+    number: int
+    """Counted from 0: a client knows by it that one is missing."""
+    status: int = 0
+    """As HTTP has it; 0: the answer is cut off here, and is to be asked for again."""
+    data: bytes = b""
+    is_last: bool = False
+    is_repeated: bool = False
+    """True: the request may have had its effect before, at a node that has gone."""
+
+
+@attrs.frozen(kw_only=True)
+class OwnerChanged:
+    """A partition has another owner: what is read from the one before ends, and is asked for again."""
+
+    partition: int
+    epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class Beacon:
+    """What a node says of itself."""
+
+    node: str
+    owned: tuple[int, ...] = ()
+    """The partitions that it serves."""
+    is_leaving: bool = False
+    release: str = ""
+    agents: tuple[str, ...] = ()
+    turns: int = 0
+    """Turns that run there."""
+
+
+@attrs.frozen(kw_only=True)
+class Leave:
+    """A node is asked to hand over what it has, and to end."""
+
+    node: str
+
+
+@attrs.frozen(kw_only=True)
+class Buried:
+    """A message was given up, as each process died that worked on it."""
+
+    session_id: str
+    agent: str
+    message_id: str
+    reason: str
+
+
+@attrs.frozen
+class PartitionToken:
+    """The message of a partition that its owner holds."""
+
+
+Message = (
+    WireRequest
+    | Dropped
+    | Greeting
+    | Layout
+    | AnswerPiece
+    | OwnerChanged
+    | Beacon
+    | Leave
+    | Buried
+    | PartitionToken
+)
+_WIRE = Wire(
+    {
+        Message: {
+            "asked": WireRequest,
+            "dropped": Dropped,
+            "greeting": Greeting,
+            "layout": Layout,
+            "piece": AnswerPiece,
+            "owner_changed": OwnerChanged,
+            "beacon": Beacon,
+            "leave": Leave,
+            "buried": Buried,
+            "token": PartitionToken,
+        }
+    }
+)
+
+
+def encode_message(message: Message) -> bytes:
+    """A message as bytes."""
+    return _WIRE.encode([message], Message)
+
+
+def decode_message(body: bytes, properties: commands.Basic.Properties) -> Message:
+    """The message that these bytes are.
+
+    Raises:
+        WireError: they are none, or of another form.
+    """
+    if properties.message_type != FORM:
+        raise WireError(f"a message of the form {quoted(properties.message_type)}, not {FORM}")
+    found = _WIRE.decode(body, Message)
+    if len(found) != 1:
+        raise WireError(f"{len(found)} messages where one belongs")
+    message: Message = found[0]
+    return message
+
+
+def properties(**given: Any) -> commands.Basic.Properties:
+    """What the broker reads of a message."""
+    return commands.Basic.Properties(message_type=FORM, **given)

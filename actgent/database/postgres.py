@@ -1,0 +1,97 @@
+"""Tables in a schema of PostgreSQL. Needs the extra `postgres`."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import psycopg.rows
+import psycopg.sql
+
+from actgent.errors import DatabaseFailed
+from actgent.support.postgres_address import split_schema
+
+from .connection import DataConnection, Values
+
+CONNECT = 10
+"""Seconds for a connection."""
+STATEMENT = 30_000
+"""Milliseconds for a statement."""
+
+
+class PostgresConnection(DataConnection):
+    """A schema, which other processes may use as well; a connection that was lost is made again with the next change.
+
+    Raises:
+        DatabaseFailed: the server does not answer.
+    """
+
+    mark = "%s"
+
+    def __init__(self, url: str) -> None:
+        self._address, self._schema = split_schema(url, default="actgent_data", owner="the database")
+        self._db = self._connect()
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        options = f"-c statement_timeout={STATEMENT} -c client_min_messages=warning"
+        schema = psycopg.sql.Identifier(self._schema)
+        try:
+            db = psycopg.connect(
+                self._address,
+                autocommit=True,
+                connect_timeout=CONNECT,
+                options=options,
+                row_factory=psycopg.rows.dict_row,
+            )
+            with db.transaction():
+                db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._lock,))
+                db.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
+            db.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
+        except psycopg.Error as error:
+            raise _ours(error) from error
+        return db
+
+    @property
+    def _lock(self) -> str:
+        return f"actgent data {self._schema}"
+
+    def execute(self, sql: str, values: Values = ()) -> int:
+        try:
+            return max(0, self._db.execute(sql.encode(), values or None).rowcount)
+        except psycopg.Error as error:
+            raise _ours(error) from error
+
+    def query(self, sql: str, values: Values = ()) -> list[dict[str, Any]]:
+        try:
+            cursor = self._db.execute(sql.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+        except psycopg.Error as error:
+            raise _ours(error) from error
+
+    def script(self, sql: str) -> None:
+        self.execute(sql)
+
+    @contextlib.contextmanager
+    def transaction(self, *, read_only: bool = False) -> Iterator[None]:
+        if self._db.broken or self._db.closed:
+            self._db = self._connect()
+        try:
+            with self._db.transaction():
+                if read_only:
+                    self._db.execute("SET TRANSACTION READ ONLY")
+                else:
+                    self._db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (self._lock,))
+                yield
+                if self._db.info.transaction_status != psycopg.pq.TransactionStatus.INTRANS:
+                    raise DatabaseFailed(
+                        "a statement ended the transaction: leave BEGIN, COMMIT and ROLLBACK out, the block has its own"
+                    )
+        except psycopg.Error as error:
+            raise _ours(error) from error
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _ours(error: psycopg.Error) -> DatabaseFailed:
+    return DatabaseFailed(f"{type(error).__name__}: {str(error).strip() or 'the server did not say why'}")

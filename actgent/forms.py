@@ -1,0 +1,277 @@
+"""Forms: what a person is asked to fill in, field by field, as JSON Schema that every client can draw and check.
+
+A `Field` has a kind, by which terminals and pages know how to ask for it. In JSON it is a member of an object's schema whose
+keyword `x-input` names the kind; a form from elsewhere, e.g. of an MCP server, has none, and its kinds follow from its types.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Literal, get_args
+
+import attrs
+
+from actgent.errors import ConfigurationError, nearest
+
+FieldKind = Literal[
+    "boolean",
+    "text",
+    "select",
+    "multiselect",
+    "number",
+    "date",
+    "datetime",
+    "file",
+    "confirm",
+    "custom",
+]
+KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
+INPUT = "x-input"
+"""The keyword that names the kind of a field."""
+MAX_FILE = 1_000_000
+"""Bytes of a file that a field takes where it says nothing else."""
+_BOUNDED: Mapping[str, tuple[str, str]] = {
+    "text": ("minLength", "maxLength"),
+    "number": ("minimum", "maximum"),
+    "multiselect": ("minItems", "maxItems"),
+}
+
+
+@attrs.frozen
+class Field:
+    """One thing that a person is asked for.
+
+    Raises:
+        ConfigurationError: the fields make no sense together; the text says why.
+    """
+
+    name: str
+    """The member of the answer that holds it."""
+    kind: FieldKind = "text"
+    """How it is asked for: see `FieldKind`. Dates are texts as RFC 3339 has them; a file is an object with `name`, `media_type`
+    and `data` in base64; `confirm` has to be True; a `custom` one has the `schema` that it is given."""
+    label: str = attrs.field(default="", kw_only=True)
+    """For the person; empty is the name."""
+    help: str = attrs.field(default="", kw_only=True)
+    """A further sentence for the person."""
+    required: bool = attrs.field(default=True, kw_only=True)
+    options: Sequence[str] = attrs.field(default=(), converter=tuple, kw_only=True)
+    """Of `select` and `multiselect`: what there is to choose from."""
+    minimum: float | None = attrs.field(default=None, kw_only=True)
+    """Of a number; of a text its characters, of a `multiselect` how many are chosen at least."""
+    maximum: float | None = attrs.field(default=None, kw_only=True)
+    """The same at most; of a file its bytes, 1,000,000 where nothing is said."""
+    default: Any = attrs.field(default=None, kw_only=True)
+    """What is filled in already; None is nothing."""
+    schema: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
+    """Of `custom`: the JSON Schema of the value."""
+
+    def __attrs_post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
+            raise ConfigurationError(f"a field has a name that is not empty, not {self.name!r}")
+        if self.kind not in KINDS:
+            raise ConfigurationError(
+                f"field {self.name!r}: no kind {self.kind!r}: {nearest(str(self.kind), KINDS)}"
+            )
+        if (self.kind in ("select", "multiselect")) != bool(self.options):
+            raise ConfigurationError(
+                f"field {self.name!r}: options= are of select and multiselect, and these need some"
+            )
+        if (self.kind == "custom") != (self.schema is not None):
+            raise ConfigurationError(f"field {self.name!r}: schema= is of custom, which needs one")
+
+    @property
+    def member(self) -> Mapping[str, Any]:
+        """The JSON Schema of its value."""
+        said = {"title": self.label, "description": self.help, "default": self.default}
+        about = {name: value for name, value in said.items() if value not in ("", None)}
+        return {INPUT: self.kind, **about, **self._type(), **self._bounds()}
+
+    def _type(self) -> Mapping[str, Any]:
+        chosen = {"enum": list(self.options)}
+        types: Mapping[FieldKind, Mapping[str, Any]] = {
+            "boolean": {"type": "boolean"},
+            "confirm": {"const": True},
+            "number": {"type": "number"},
+            "select": chosen,
+            "multiselect": {"type": "array", "items": chosen, "uniqueItems": True},
+            "date": {"type": "string", "format": "date"},
+            "datetime": {"type": "string", "format": "date-time"},
+            "file": _file(int(self.maximum or MAX_FILE)),
+            "custom": self.schema or {},
+        }
+        return types.get(self.kind, {"type": "string"})
+
+    def _bounds(self) -> Mapping[str, Any]:
+        names = _BOUNDED.get(self.kind)
+        if names is None:
+            return {}
+        least = self.minimum
+        if least is None and self.required and self.kind != "number":
+            least = 1
+        said = {names[0]: least, names[1]: self.maximum}
+        whole = self.kind != "number"
+        return {
+            name: int(value) if whole else value
+            for name, value in said.items()
+            if value is not None and math.isfinite(value)
+        }
+
+
+def _file(most: int) -> Mapping[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 200},
+            "media_type": {"type": "string", "maxLength": 200},
+            "data": {"type": "string", "maxLength": 4 * math.ceil(most / 3), "contentEncoding": "base64"},
+        },
+        "required": ["name", "data"],
+        "additionalProperties": False,
+    }
+
+
+def to_form(fields: "Mapping[str, Any] | Field | Iterable[Field] | None") -> Mapping[str, Any] | None:
+    """Fields as JSON Schema of an object; a schema stays as it is, and None is none.
+
+    Raises:
+        ConfigurationError: it is something else, or two fields have one name.
+    """
+    if fields is None or isinstance(fields, Mapping):
+        return fields
+    found = _checked((fields,) if isinstance(fields, Field) else tuple(fields))
+    return {
+        "type": "object",
+        "properties": {field.name: dict(field.member) for field in found},
+        "required": [field.name for field in found if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _checked(given: tuple[object, ...]) -> list[Field]:
+    found = [each for each in given if isinstance(each, Field)]
+    if len(found) < len(given) or not found:
+        raise ConfigurationError(
+            f"form= takes a JSON Schema, or Field(...)s of actgent.forms, not {given!r:.200}"
+        )
+    names = [field.name for field in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"form=: two fields are named {name!r}")
+    return found
+
+
+# --- reading forms -----------------------------------------------------------------------
+
+
+@attrs.frozen
+class Asked:
+    """A member of a form, wherever it came from, as a person is asked for it."""
+
+    name: str
+    kind: FieldKind
+    label: str
+    help: str
+    is_required: bool
+    options: Sequence[str]
+    default: Any
+    is_whole: bool
+    """True for a number without a fraction."""
+
+
+def fields_of(form: Mapping[str, Any] | None) -> tuple[Asked, ...]:
+    """What a form asks for; empty where it is no object with members, which is filled in as JSON then."""
+    members = (form or {}).get("properties")
+    if not isinstance(members, Mapping):
+        return ()
+    required = (form or {}).get("required", ())
+    return tuple(
+        _asked(name, member, is_required=name in required)
+        for name, member in members.items()
+        if isinstance(member, Mapping)
+    )
+
+
+def _asked(name: str, member: Mapping[str, Any], *, is_required: bool) -> Asked:
+    items = member.get("items")
+    inner = items if isinstance(items, Mapping) else member
+    options = inner.get("enum", ())
+    return Asked(
+        name=name,
+        kind=_kind(member, options),
+        label=str(member.get("title") or name),
+        help=str(member.get("description") or ""),
+        is_required=is_required,
+        options=tuple(str(each) for each in options) if isinstance(options, Sequence) else (),
+        default=member.get("default"),
+        is_whole=member.get("type") == "integer",
+    )
+
+
+def _kind(member: Mapping[str, Any], options: object) -> FieldKind:
+    named = member.get(INPUT)
+    if named in KINDS:
+        return named  # type: ignore[no-any-return]
+    written = member.get("type")
+    if written == "string" or (written is None and options):
+        found: FieldKind = _BY_FORMAT.get(str(member.get("format")), "text")
+        return "select" if options else found
+    if written == "array":
+        return "multiselect" if options else "custom"
+    return _BY_TYPE.get(str(written), "custom")
+
+
+_BY_FORMAT: Mapping[str, FieldKind] = {"date": "date", "date-time": "datetime"}
+_BY_TYPE: Mapping[str, FieldKind] = {"boolean": "boolean", "number": "number", "integer": "number"}
+
+
+def form_misfit(form: Mapping[str, Any] | None, content: object) -> str | None:
+    """Explain what of an answer JSON Schema lets pass and is none: a date that there is not, a file that is no base64."""
+    if not isinstance(content, Mapping):
+        return None
+    for field in fields_of(form):
+        value = content.get(field.name)
+        if value is not None and (reason := value_misfit(field.kind, value)):
+            return f"{field.name}: {reason}"
+    return None
+
+
+def value_misfit(kind: FieldKind, value: object) -> str | None:
+    """The same of one value."""
+    check = _CHECKS.get(kind)
+    return None if check is None else check(value)
+
+
+def _no_date(value: object) -> str | None:
+    try:
+        date.fromisoformat(str(value))
+    except ValueError:
+        return f"{value!r:.50} is no date, e.g. 2027-01-31"
+    return None
+
+
+def _no_datetime(value: object) -> str | None:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None or len(str(value)) < len("2027-01-31T09:30Z"):
+        return f"{value!r:.50} is no date and time with a zone, e.g. 2027-01-31T09:30:00Z"
+    return None
+
+
+def _no_file(value: object) -> str | None:
+    try:
+        base64.b64decode(str(value.get("data", "")) if isinstance(value, Mapping) else "", validate=True)
+    except (binascii.Error, ValueError):
+        return "data is base64 (RFC 4648)"
+    return None
+
+
+_CHECKS: Mapping[str, Callable[[object], str | None]] = {
+    "date": _no_date,
+    "datetime": _no_datetime,
+    "file": _no_file,
+}

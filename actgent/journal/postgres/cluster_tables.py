@@ -1,0 +1,132 @@
+"""What the tables of a cluster say, for people who look at it from outside of its nodes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import attrs
+import psycopg
+import psycopg.sql
+import trio
+
+from actgent.errors import ConfigurationError
+from actgent.support.postgres_address import split_schema
+
+from .connecting import OPTIONS, SETTINGS, Connection, errors_translated, one_row
+
+_PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
+_UNFINISHED = "SELECT slot, count(*) FROM sessions WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended GROUP BY slot"
+
+
+_DEAD = "SELECT session_id, agent, message_id, reason, at, retried_as FROM dead ORDER BY at, message_id"
+_NOTE_RETRIED = "UPDATE dead SET retried_as = %s WHERE session_id = %s AND agent = %s AND message_id = %s"
+_DROP = "DELETE FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
+
+
+@attrs.frozen(kw_only=True)
+class PartitionRow:
+    """A partition, as the database has it."""
+
+    partition: int
+    owner: str
+    """Who took it last."""
+    epoch: int
+    since: datetime
+    is_given_back: bool
+    """True: its owner has let it go."""
+
+
+@attrs.frozen(kw_only=True)
+class DeadMessage:
+    """A message that was given up, as each process died that worked on it."""
+
+    session_id: str
+    agent: str
+    message_id: str
+    reason: str
+    at: datetime
+    retried_as: str | None
+    """The id under which it was said again; None: it was not."""
+
+
+@attrs.frozen(kw_only=True)
+class ClusterTables:
+    """All of it."""
+
+    partitions: tuple[PartitionRow, ...]
+    unfinished: dict[int, int]
+    """By slot, sessions that are in the middle of something."""
+    suspects: int
+    """Sessions that were in the middle of something when a process died."""
+    dead: int
+    """Messages that were given up."""
+
+
+async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
+    """Read what the database of a cluster knows.
+
+    Raises:
+        ConfigurationError: the address is none, or there are no such tables.
+        JournalFailed: it cannot be read.
+    """
+    address, schema = split_schema(url, default="actgent", owner="the journal")
+    return await trio.to_thread.run_sync(_read, address, schema, pool)
+
+
+def _read(address: str, schema: str, pool: str) -> ClusterTables:
+    with _connected(address, schema) as connection:
+        rows = connection.execute(_PARTITIONS, (pool,)).fetchall()
+        unfinished = connection.execute(_UNFINISHED).fetchall()
+        (suspects,) = one_row(connection, "SELECT count(*) FROM suspects")
+        (dead,) = one_row(connection, "SELECT count(*) FROM dead")
+    known = tuple(map(_to_row, rows))
+    return ClusterTables(partitions=known, unfinished=dict(unfinished), suspects=suspects, dead=dead)
+
+
+def _to_row(columns: tuple[Any, ...]) -> PartitionRow:
+    number, owner, epoch, since, clean = columns
+    return PartitionRow(partition=number, owner=owner, epoch=epoch, since=since, is_given_back=clean)
+
+
+async def read_dead(url: str) -> tuple[DeadMessage, ...]:
+    """The messages that were given up, oldest first; raises as `read_cluster_tables`."""
+    rows = await _run(url, _DEAD)
+    names = [field.name for field in attrs.fields(DeadMessage)]
+    return tuple(DeadMessage(**dict(zip(names, row, strict=True))) for row in rows)
+
+
+async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
+    """A message was said again, under another id."""
+    await _run(url, _NOTE_RETRIED, retried_as, message.session_id, message.agent, message.message_id)
+
+
+async def drop_dead(url: str, message: DeadMessage) -> None:
+    """Nobody asks for a message any more; the session keeps it."""
+    await _run(url, _DROP, message.session_id, message.agent, message.message_id)
+
+
+async def _run(url: str, sql: str, *values: str) -> list[tuple[Any, ...]]:
+    address, schema = split_schema(url, default="actgent", owner="the journal")
+    return await trio.to_thread.run_sync(_execute, address, schema, sql, values)
+
+
+def _execute(address: str, schema: str, sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    with _connected(address, schema) as connection:
+        cursor = connection.execute(sql, values)
+        return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _connected(address: str, schema: str) -> Iterator[Connection]:
+    with (
+        errors_translated(),
+        psycopg.connect(address, autocommit=True, options=OPTIONS, **SETTINGS) as connection,
+    ):
+        connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
+        try:
+            yield connection
+        except psycopg.errors.UndefinedTable as error:
+            raise ConfigurationError(
+                f"the schema {schema!r} has no tables of a cluster: start a node with this journal first, or name another one"
+            ) from error

@@ -1,0 +1,91 @@
+"""Sessions that were in the middle of something each time their process died: perhaps it died of them.
+
+What is unfinished when a process has died is counted before any of it is opened. A session that is counted often is opened
+alone, and marked before; if the process dies even so, what it was at is buried, and the others go on.
+"""
+
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from actgent.journal.listing import SessionKey
+
+from .ownership_table import OwnershipTable
+
+CRASHES = 3
+"""Deaths of processes after which a session is a suspect."""
+ALONE = 2
+"""Deaths of processes that opened it alone after which its message is buried."""
+_OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
+_UNFINISHED = f"{_OF} AND length(pending) > 0 AND NOT suspended"
+_FORGET = f"""
+DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
+    SELECT FROM sessions AS h WHERE h.session_id = s.session_id AND h.agent = s.agent
+    AND length(h.pending) > 0 AND NOT h.suspended)
+"""  # noqa: S608 - names of our own
+_COUNT = f"""
+INSERT INTO suspects AS s SELECT session_id, agent, slot, 1, 0, false FROM sessions WHERE {_UNFINISHED}
+ON CONFLICT (session_id, agent) DO UPDATE SET crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false
+"""  # noqa: S608 - as above
+_SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
+_MARK = "UPDATE suspects SET is_alone = %(is_alone)s WHERE session_id = %(session_id)s AND agent = %(agent)s"
+_CLEAR = "DELETE FROM suspects WHERE session_id = %(session_id)s AND agent = %(agent)s"
+_BURY = """
+INSERT INTO dead (session_id, agent, message_id, reason, at) VALUES
+(%(session_id)s, %(agent)s, %(message_id)s, %(reason)s, now()) ON CONFLICT DO NOTHING
+"""
+
+
+@attrs.frozen(kw_only=True)
+class Suspect:
+    """A session that may kill its process."""
+
+    key: SessionKey
+    crashes: int
+    """Deaths of processes in which it was unfinished."""
+    alone: int
+    """Of these, those of processes that had opened it alone."""
+
+    @property
+    def is_to_be_buried(self) -> bool:
+        """True: it was tried alone often enough."""
+        return self.alone >= ALONE
+
+
+@attrs.frozen
+class SuspectTable:
+    """The suspects among the sessions of a cluster, and the messages that were buried."""
+
+    _table: OwnershipTable
+
+    async def count(self, slots: Sequence[int], agents: Collection[str], *, has_died: bool) -> list[Suspect]:
+        """Count what is unfinished in some slots, if the process that had them has died; returns the suspects among it.
+
+        Raises:
+            JournalFailed: the database does not answer; it may be counted or not.
+        """
+        values = {"slots": list(slots), "agents": list(agents)}
+        statements = (_FORGET, _COUNT) if has_died else (_FORGET,)
+        for statement in statements:
+            await self._table.execute(statement, values)
+        rows = await self._table.select(_SUSPECTS, values)
+        return [
+            Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone)
+            for session_id, agent, crashes, alone in rows
+        ]
+
+    async def mark_alone(self, key: SessionKey, *, is_alone: bool) -> None:
+        """A session is about to be opened alone, or goes on beside others."""
+        await self._table.execute(_MARK, {**_values(key), "is_alone": is_alone})
+
+    async def clear(self, key: SessionKey) -> None:
+        """A session has ended what it was at."""
+        await self._table.execute(_CLEAR, _values(key))
+
+    async def bury(self, key: SessionKey, message_id: str, reason: str) -> None:
+        """Note a message that is given up."""
+        await self._table.execute(_BURY, {**_values(key), "message_id": message_id, "reason": reason})
+
+
+def _values(key: SessionKey) -> dict[str, str]:
+    return {"session_id": key.session_id, "agent": key.agent}

@@ -1,0 +1,75 @@
+"""Any model, asked again where a failure may pass: for models that do not repeat calls by themselves."""
+
+import attrs
+
+from actgent.errors import ModelError, ProviderUnavailable
+from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.models import resolve_model
+from actgent.llm.retry import Retry
+from actgent.llm.spans import complete_as_span
+from actgent.messages import Usage
+
+from .adapters import ModelLike
+
+
+class Retried(LLM):
+    """A model whose failed calls are repeated as a `Retry` says: those that are `retryable`, and those of classes named here."""
+
+    traces_attempts = True
+
+    def __init__(
+        self,
+        llm: ModelLike | str,
+        retry: Retry | None = None,
+        *,
+        retry_on: tuple[type[Exception], ...] = (),
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            llm: The model; one by name repeats by itself already.
+            retry: How often and after which pauses; by default as clients of providers do.
+            retry_on: Errors of the model's own code that may pass, such as `(ConnectionError, TimeoutError)`.
+        """
+        self.llm = inner = resolve_model(llm)
+        self.retry, self.retry_on = retry or Retry(), retry_on
+        self.name, self.max_tokens = inner.name, inner.max_tokens
+        self.context_window, self.refuses_length = inner.context_window, inner.refuses_length
+        self.dialect = inner.dialect  # type: ignore[misc] # an instance stands for its inner model
+
+    async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
+        watch = chat.watch
+
+        async def attempt(number: int) -> Answer:
+            if watch is not None:
+                watch.begin(self.name, number)
+            try:
+                return await complete_as_span(
+                    self.llm, chat, on_text=None if on_text is None else _numbered(on_text, number)
+                )
+            except self.retry_on as error:
+                if isinstance(error, ModelError):
+                    raise
+                raise ProviderUnavailable(f"{type(error).__name__}: {error}", model=self.name) from error
+
+        def failed(number: int, error: ModelError, pause: float | None) -> None:
+            if watch is not None:
+                watch.fail(self.name, number, error, pause)
+
+        return await self.retry.run(attempt, deadline=chat.deadline, on_failure=failed)
+
+    def price_of(self, usage: Usage) -> float | None:
+        return self.llm.price_of(usage)
+
+    async def aclose(self) -> None:
+        await self.llm.aclose()
+
+    def __repr__(self) -> str:
+        return f"Retried({self.llm!r}, {attrs.evolve(self.retry)!r})"
+
+
+def _numbered(on_text: OnText, number: int) -> OnText:
+    async def pass_on(text: str, attempt: int) -> None:
+        await on_text(text, number + attempt)
+
+    return pass_on

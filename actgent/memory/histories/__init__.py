@@ -1,0 +1,1 @@
+"""Functions of a history, for `memory=`: what the model is to be shown of it."""

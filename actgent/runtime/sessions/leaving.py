@@ -1,0 +1,152 @@
+"""Sessions of one agent that leave this process, and what waits for them or runs in their name meanwhile.
+
+A session has left when its turn has ended here and nothing of it is on its way in. Until then its id is taken: whoever
+wants to open it again, because it has come back, waits for that.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from actgent.control.durable_timer import DueIndex
+from actgent.errors import Fenced, SessionMoved
+from actgent.journal.base import Journal
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.session_log import SessionLog
+from actgent.sessions.turn import Suspension, is_inside, running_turn
+
+IsLeft = Callable[[str], bool]
+"""Tells by its id whether a session leaves."""
+
+
+@attrs.define(eq=False)
+class Leaving:
+    """Which sessions of an agent leave, or are about to."""
+
+    runner: TurnRunner
+    journal: Journal | None
+    timers: DueIndex
+    drains: Sequence[IsLeft]
+    """Which sessions are about to leave, so that nothing new begins in them."""
+    _ends: dict[str, trio.Event] = attrs.field(factory=dict)
+    """By ids of sessions that have something left to end here."""
+    _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
+    """By ids of sessions for which something waits that their end cuts."""
+
+    # --- whose they are ----------------------------------------------------------------------
+
+    def check_stays(self, session_id: str) -> None:
+        """Refuse what would begin in a session that is about to leave; what turns that still run begin is theirs.
+
+        Raises:
+            SessionMoved: it is about to leave.
+        """
+        if any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get()):
+            raise SessionMoved(self.runner.name, session_id)
+
+    def epoch_of(self, session_id: str) -> int:
+        """The epoch under which a session is read and written; asked before it is read.
+
+        Raises:
+            SessionMoved: it is another process's, or is about to be.
+        """
+        if self.drains:
+            self.check_stays(session_id)
+        try:
+            return 0 if self.journal is None else self.journal.epoch_of(session_id)
+        except Fenced as error:
+            raise SessionMoved(self.runner.name, session_id) from error
+
+    def check_epoch(self, session_id: str, epoch: int) -> None:
+        """Refuse to go on with what was read of a session before another process may have written to it.
+
+        Raises:
+            SessionMoved: it was another process's meanwhile.
+        """
+        if self.epoch_of(session_id) != epoch:
+            raise SessionMoved(self.runner.name, session_id)
+
+    # --- how they leave ----------------------------------------------------------------------
+
+    def begin(self, context: SessionContext) -> None:
+        """Let a session go: whatever runs or waits in it is stopped, and nothing more is written or told.
+
+        It has left when its host `forget_if_over`s it with nothing pending.
+        """
+        context.mail.has_moved = context.closed = True
+        if context.log is not None:
+            context.log.leave()
+        context.due_index = None
+        self.timers.set(context.id, 0)
+        self.runner.sessions.mark_active(context)
+        self._ends[context.id] = trio.Event()
+        for scope in self._scopes.get(context.id, ()):
+            scope.cancel()
+        self.send_on(context)
+        if context.suspension is not None:
+            self._leave_suspended(context, context.suspension)
+        elif context.turn is not None:
+            self.runner.leave_turn(context, context.turn)
+
+    def send_on(self, context: SessionContext) -> None:
+        """Take out what waits in a session for its turn, which the journal has for another process."""
+        while waiting := self.runner.inbox.withdraw(context.id):
+            for message in waiting:
+                self.runner.turn_lifecycle.leave_unstarted(context, message)
+
+    def _leave_suspended(self, context: SessionContext, suspension: Suspension) -> None:
+        self.runner.inbox.unpark(context.id)
+        context.suspension, turn = None, suspension.turn
+        if turn is not None:
+            turn.listeners += suspension.guests
+            self.runner.end_left(context, turn)
+        else:
+            self.runner.turn_lifecycle.leave_unstarted(context, suspension.message, suspension.guests)
+            context.mail.mark_done(suspension.messages - 1)
+            self.runner.inbox.release(context.id)
+
+    def leave_tree(self, log: SessionLog) -> None:
+        """Another process was found to own a session, and so all of its tree."""
+        context = self.runner.sessions.find_any(log.session_id)
+        if context is None or context.log is not log:
+            return
+        while context.parent is not None:
+            context = context.parent
+        for each in context.family():
+            host_of(each).leave(each)
+
+    def end(self, context: SessionContext) -> None:
+        """Forget a session that has left."""
+        if self.runner.sessions.remove(context):
+            if context.parent is not None:
+                context.parent.remove_child(context)
+            if (ended := self._ends.pop(context.id, None)) is not None:
+                ended.set()
+
+    # --- who waits ---------------------------------------------------------------------------
+
+    def find(self, session_id: str) -> trio.Event | None:
+        """What is set when a session has left; None where it does not leave, or has left."""
+        return self._ends.get(session_id)
+
+    @contextmanager
+    def cut(self, session_id: str) -> Iterator[None]:
+        """A block that ends when the session leaves.
+
+        Raises:
+            SessionMoved: it left.
+        """
+        with trio.CancelScope() as scope:
+            scopes = self._scopes.setdefault(session_id, [])
+            scopes.append(scope)
+            try:
+                yield
+            finally:
+                scopes.remove(scope)
+                if not scopes:
+                    self._scopes.pop(session_id, None)
+        if scope.cancelled_caught:
+            raise SessionMoved(self.runner.name, session_id)

@@ -1,0 +1,209 @@
+"""Two nodes serve one agent, and one of them is killed in the middle of conversations: every message is answered, once.
+
+Run it with `.venv/bin/python examples/cluster`; no key is needed, but a RabbitMQ and a PostgreSQL, on this machine or where
+ACTGENT_BROKER and ACTGENT_JOURNAL say. Its schema and its queues have names of their own, and are removed at the end.
+"""
+
+import math
+import os
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from subprocess import PIPE
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import attrs
+import psycopg
+import trio
+
+from actgent import BrokerLost, Client, ConfigurationError, connect
+from actgent.cluster.amqp import open_connection, parse_broker
+
+BROKER = os.environ.get("ACTGENT_BROKER", "amqp://guest:guest@127.0.0.1:5672/")
+POOL = f"example-{secrets.token_hex(4)}"
+SCHEMA = POOL.replace("-", "_")
+PLACE = urlsplit(os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:5432/postgres"))
+OPTIONS = {name: value for name, value in parse_qsl(PLACE.query) if name != "schema"}
+DATABASE = PLACE._replace(query=urlencode(OPTIONS)).geturl()
+JOURNAL = PLACE._replace(query=urlencode({**OPTIONS, "schema": SCHEMA})).geturl()
+NODES = ("web-1", "web-2")
+SESSIONS = 16
+BEFORE, AFTER = 5, 5
+"""Messages that each session says before the kill, at least, and after it."""
+
+
+@attrs.define
+class Talk:
+    """A session, as the client sees it."""
+
+    said: list[str] = attrs.field(factory=list)
+    heard: list[str] = attrs.field(factory=list)
+    nodes: list[str] = attrs.field(factory=list)
+    """Who gave each answer."""
+    times: list[float] = attrs.field(factory=list)
+    """When each answer came."""
+
+    def hear(self, answer: str) -> None:
+        node, _, text = answer.partition(": ")
+        self.heard.append(text)
+        self.nodes.append(node)
+        self.times.append(time.monotonic())
+
+
+@attrs.define
+class Story:
+    """All sessions, and when a node was killed."""
+
+    talks: dict[str, Talk] = attrs.field(factory=lambda: {f"desk-{each}": Talk() for each in range(SESSIONS)})
+    killed_at: float = 0.0
+
+    def served_by(self, node: str) -> list[str]:
+        """The sessions whose last answer is the node's."""
+        return [name for name, talk in self.talks.items() if talk.nodes and talk.nodes[-1] == node]
+
+    async def talk(self, client: Client, name: str) -> None:
+        session, talk = await client.agent("clerk").create_session(session_id=name), self.talks[name]
+        session.on_conversation(lambda reply: talk.hear(reply.text))
+        left = AFTER
+        while left:
+            left -= self.killed_at > 0
+            talk.said.append(f"question {len(talk.said)} of {name}")
+            await session.chat(talk.said[-1], message_id=f"{name}-{len(talk.said)}")
+            await trio.sleep(0.25)
+        await session.wait_idle()
+
+    def is_in_the_middle(self) -> bool:
+        """True if both nodes serve sessions, and each session has had some answers."""
+        return all(map(self.served_by, NODES)) and all(
+            len(each.heard) >= BEFORE for each in self.talks.values()
+        )
+
+    async def kill(self, node: str, process: trio.Process) -> None:
+        began = time.monotonic()
+        while not self.is_in_the_middle():  # noqa: ASYNC110 - what is heard tells it
+            await trio.sleep(0.05)
+        for each in NODES:
+            print(f"{each} serves {len(self.served_by(each))} sessions: {', '.join(self.served_by(each))}")
+        process.kill()
+        self.killed_at = time.monotonic()
+        waiting = sum(
+            len(self.talks[each].said) > len(self.talks[each].heard) for each in self.served_by(node)
+        )
+        print(
+            f"kill -9 {node} after {self.killed_at - began:.1f} s: {waiting} of its sessions wait for an answer"
+        )
+
+    def takeovers(self) -> list[float]:
+        """Seconds from the kill to the first answer of the other node, in each session that the killed one served."""
+        seconds = []
+        for talk in self.talks.values():
+            answers = list(zip(talk.nodes, talk.times, strict=True))
+            before = [node for node, at in answers if at < self.killed_at]
+            after = [at for node, at in answers if node == NODES[1] and at > self.killed_at]
+            if before[-1] == NODES[0]:
+                seconds.append(min(after, default=math.inf) - self.killed_at)
+        return sorted(seconds)
+
+    async def check(self, client: Client) -> bool:
+        """Compare what was said, what the client heard, and what the journal has; print it."""
+        missing, twice, in_order = 0, 0, 0
+        for name, talk in self.talks.items():
+            session = await client.agent("clerk").open_session(name)
+            history = [each for each in await session.history() if each.sender.kind == "assistant"]
+            kept = [each.text.partition(": ")[2] for each in history]
+            for answers in (talk.heard, kept):
+                missing += len(set(talk.said) - set(answers))
+                twice += len(answers) - len(set(answers))
+            in_order += talk.heard == kept == talk.said
+        total = sum(len(talk.said) for talk in self.talks.values())
+        served = Counter(node for talk in self.talks.values() for node in talk.nodes)
+        print(
+            f"{total} messages: {', '.join(f'{count} answered by {node}' for node, count in sorted(served.items()))}"
+        )
+        print(
+            f"{missing} without an answer, {twice} answered twice, {in_order} of {SESSIONS} sessions in order"
+        )
+        seconds = self.takeovers()
+        print(
+            f"takeover: {seconds[0]:.2f} s to the first answer, {seconds[-1]:.2f} s until each session had one"
+        )
+        return in_order == SESSIONS
+
+
+@asynccontextmanager
+async def open_node(name: str) -> AsyncGenerator[trio.Process, None]:
+    """A node in a process of its own, which is killed at the end of the block."""
+    options = [str(Path(__file__).with_name("clerk.py")), "--name", name, "--pool", POOL]
+    places = {"ACTGENT_JOURNAL": JOURNAL, "ACTGENT_BROKER": BROKER, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, **places, "CLERK_NODE": name}
+    command = [sys.executable, "-m", "actgent", "node", *options]
+    process = await trio.lowlevel.open_process(command, stdout=PIPE, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def wait_started(process: trio.Process) -> None:
+    said = await process.stdout.receive_some() if process.stdout else b""
+    if not said:
+        sys.exit("a node did not start; what is wrong stands above")
+    print(f"{said.decode().partition(';')[0]} of the pool {POOL}")
+
+
+def ask_database(sql: str) -> None:
+    with psycopg.connect(DATABASE, connect_timeout=3) as connection:
+        connection.execute(sql.encode())
+
+
+async def look_for_services() -> None:
+    """End with the code 69 where one of them is missing."""
+    try:
+        await trio.to_thread.run_sync(ask_database, "SELECT 1")
+        async with open_connection(parse_broker(BROKER)):
+            return
+    except psycopg.Error as error:
+        print(f"PostgreSQL is missing, start one or set ACTGENT_JOURNAL: {error}", file=sys.stderr)
+    except (BrokerLost, ConfigurationError) as error:
+        print(f"RabbitMQ is missing, start one or set ACTGENT_BROKER: {error}", file=sys.stderr)
+    sys.exit(os.EX_UNAVAILABLE)
+
+
+async def remove() -> None:
+    """Delete the schema and the queues."""
+    await trio.to_thread.run_sync(ask_database, f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    async with open_connection(parse_broker(BROKER)) as connection:
+        channel = await connection.open_channel()
+        for queue in ("any", *(f"g1.{partition}" for partition in range(64))):
+            await channel.delete_queue(f"actgent.{POOL}.{queue}")
+
+
+async def main() -> None:
+    await look_for_services()
+    story = Story()
+    try:
+        with trio.fail_after(120):
+            async with open_node(NODES[0]) as first, open_node(NODES[1]) as second:
+                await wait_started(first)
+                await wait_started(second)
+                async with connect(BROKER, pool=POOL, name="example", patience=60) as client:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(story.kill, NODES[0], first)
+                        for name in story.talks:
+                            nursery.start_soon(story.talk, client, name)
+                    is_fine = await story.check(client)
+    finally:
+        with trio.CancelScope(shield=True):
+            await remove()
+    if not is_fine:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    trio.run(main)

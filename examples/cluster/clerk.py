@@ -1,0 +1,13 @@
+"""The agent of the nodes: `actgent node clerk.py`. It says which node answers, after a moment as a model would take."""
+
+import os
+
+from actgent import BareAgent, Chat, ScriptedLLM, Text
+
+
+def answer(chat: Chat) -> str:
+    said = "".join(part.text for part in chat.messages[-1].parts if isinstance(part, Text))
+    return f"{os.environ['CLERK_NODE']}: {said}"
+
+
+clerk = BareAgent("clerk", role="a clerk", llm=ScriptedLLM(answer, delay=0.2))

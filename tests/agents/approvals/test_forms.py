@@ -1,0 +1,117 @@
+"""Questions with a form and a risk: asked by tools and for them, answered field by field, checked, and durable."""
+
+import pytest
+
+from actgent import (
+    Approve,
+    Ask,
+    AskPerson,
+    BareAgent,
+    ConfigurationError,
+    InvalidArguments,
+    Respond,
+    ScriptedLLM,
+    Suspended,
+    ToolCall,
+    ToolContext,
+    open_runtime,
+    tool,
+)
+from actgent.forms import Field, fields_of
+
+FORM = [
+    Field("nights", "number", minimum=1),
+    Field("from", "date"),
+    Field("room", "select", options=["single", "double"], required=False),
+    Field("agreed", "confirm"),
+]
+GOOD = {"nights": 2, "from": "2027-01-31", "agreed": True}
+
+
+@tool(approval=Ask("Which nights?", form=FORM, risk="high"))
+async def book(hotel: str, context: ToolContext) -> str:
+    """Book a hotel."""
+    return f"{hotel}: {context.approval.content}"
+
+
+@tool
+async def survey(topic: str) -> str:
+    """Ask a person what they think."""
+    raise AskPerson(f"What of {topic}?", form=Field("score", "number", maximum=10), risk="low")
+
+
+def desk(*answers):
+    last = lambda chat: chat.messages[-1].parts[0].text  # noqa: E731 - what the model read last
+    return BareAgent("desk", llm=ScriptedLLM([*answers, last]), tools=[book, survey])
+
+
+async def suspended(agent, session):
+    with pytest.raises(Suspended):
+        await agent.run("go", session=session)
+    return session.approvals[0]
+
+
+async def test_a_call_runs_with_what_its_form_asked_for(tmp_path):
+    """The approval has fields and risk, over a restart too; the tool finds the answer."""
+    address = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(desk(ToolCall("book", {"hotel": "Ritz"})))
+        asked = await suspended(agent, await agent.create_session("ada", session_id="s"))
+        assert (asked.question, asked.risk) == ("Which nights?", "high")
+        assert [each.kind for each in fields_of(asked.form)] == ["number", "date", "select", "confirm"]
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(desk())
+        session = await agent.open_session("s")
+        (again,) = session.approvals
+        assert (again.form, again.risk, again.id) == (asked.form, "high", asked.id)
+        reply = await agent.resume({again.id: Approve(content=GOOD)})
+        assert reply.text == f"Ritz: {GOOD}"
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Approve(),
+        Approve(content={**GOOD, "nights": 0}),
+        Approve(content={**GOOD, "from": "2027-02-30"}),
+        Approve(content={**GOOD, "room": "suite"}),
+        Approve(content={**GOOD, "agreed": False}),
+    ],
+)
+async def test_an_answer_that_does_not_fit_leaves_it_waiting(decision):
+    """A yes without what is asked for, and each wrong field; the right one counts then."""
+    async with desk(ToolCall("book", {"hotel": "Ritz"})) as agent:
+        session = await agent.create_session("ada")
+        asked = await suspended(agent, session)
+        with pytest.raises(InvalidArguments, match="book"):
+            await session.answer(asked, decision)
+        assert session.approvals == (asked,)
+        assert (await agent.resume({asked.id: Approve(content=GOOD)})).text == f"Ritz: {GOOD}"
+
+
+async def test_a_tool_asks_with_fields_itself():
+    """What is answered is its result, and checked."""
+    async with desk(ToolCall("survey", {"topic": "tea"})) as agent:
+        session = await agent.create_session("ada")
+        asked = await suspended(agent, session)
+        assert (asked.risk, asked.again) == ("low", False)
+        with pytest.raises(InvalidArguments, match="11"):
+            await session.answer(asked, Respond({"score": 11}))
+        assert (await agent.resume({asked.id: Respond({"score": 9})})).text == '{"score": 9}'
+
+
+async def test_a_form_that_is_none_is_the_result_of_its_call():
+    """Nobody is asked, and the model reads what is wrong."""
+
+    @tool
+    async def odd() -> str:
+        """Ask wrongly."""
+        raise AskPerson("What?", form=["name"])
+
+    last = lambda chat: chat.messages[-1].parts[0].text  # noqa: E731 - as above
+    async with BareAgent("desk", llm=ScriptedLLM([ToolCall("odd", {}), last]), tools=[odd]) as agent:
+        assert "Field(...)s" in (await agent.run("go")).text
+    with pytest.raises(ConfigurationError, match="risk"):
+        Ask("?", risk="awful")
+    with pytest.raises(ConfigurationError, match="form"):
+        Ask("?", form="name")

@@ -1,0 +1,117 @@
+"""Agents that are kept by name."""
+
+import pytest
+
+from actgent import (
+    AgentBuilder,
+    BareAgent,
+    ConfigurationError,
+    Instruction,
+    InvalidFolder,
+    ScriptedLLM,
+    SimpleAgent,
+    tool,
+)
+from actgent.definitions.registry import AgentRegistry
+from actgent.protocols.base import Profile
+
+
+@tool
+def book(city: str) -> str:
+    """Book a flight."""
+    return f"booked {city}"
+
+
+INSTRUCTIONS = [
+    Instruction("greeting", 'Somebody says "hello": {not} a template.'),
+    Instruction("flight", "Somebody wants to fly.", {"city": "<where>"}, "book"),
+]
+CLERK = Profile(
+    name="clerk",
+    role='a clerk: "quick" & kind\nwith two lines',
+    goal="sell flights",
+    capabilities="booking",
+    instructions=INSTRUCTIONS,
+    body="---\nBe brief.",
+)
+
+
+async def test_what_is_saved_is_loaded_and_runs(tmp_path):
+    """All that makes the agent but its code; a builder makes it again, and it answers by its instructions."""
+    registry = AgentRegistry(tmp_path / "agents")
+    agent = SimpleAgent(
+        "clerk",
+        llm=ScriptedLLM([]),
+        role=CLERK.role,
+        goal=CLERK.goal,
+        capabilities=CLERK.capabilities,
+        body=CLERK.body,
+        instructions=INSTRUCTIONS,
+        tools=[book],
+    )
+    registry.save(agent.profile, protocol="simple")
+    again = AgentRegistry(tmp_path / "agents")
+    read = again.load("clerk", tools=["book"])
+    assert (read.name, read.role, read.goal, read.capabilities) == (
+        "clerk",
+        CLERK.role,
+        "sell flights",
+        "booking",
+    )
+    assert (read.body, read.protocol) == (CLERK.body, "simple")
+    assert [(each.name, each.description, each.tool) for each in read.instructions] == [
+        (each.name, each.description, each.tool) for each in INSTRUCTIONS
+    ]
+    llm = ScriptedLLM(
+        [
+            '{"messageType": "flight", "content": {"city": "Rome"}}',
+            '{"messageType": "greeting", "content": "Done."}',
+        ]
+    )
+    built = AgentBuilder.from_folder(again.path_of("clerk"), tools=[book]).llm(llm).build()
+    async with built:
+        assert (await built.run("Rome, please")).text == "Done."
+    assert "booked Rome" in repr(llm.chats[1].messages)
+
+
+def test_names_are_listed_found_and_removed(tmp_path):
+    """In order; by the words of role, goal and capabilities; an unknown name is led to the nearest."""
+    registry = AgentRegistry(tmp_path)
+    registry.save(CLERK)
+    registry.save(Profile(name="tutor", role="a maths tutor", goal="teach sums"))
+    assert registry.names() == ("clerk", "tutor")
+    assert registry.find("Who can teach maths?") == ("tutor",)
+    assert registry.find("flights") == ("clerk",)
+    assert registry.find("cooking") == ()
+    with pytest.raises(ConfigurationError, match="tutor"):
+        registry.load("tuter")
+    for name in ("../tutor", ".", "", "/etc"):
+        with pytest.raises(ConfigurationError, match="no agent"):
+            registry.path_of(name)
+    registry.remove("tutor")
+    assert registry.names() == ("clerk",)
+    with pytest.raises(ConfigurationError, match="no agent"):
+        registry.remove("tutor")
+
+
+def test_a_name_is_taken_once(tmp_path):
+    """Another agent of it is refused, or takes its place whole; what makes no agent leaves the old one."""
+    registry = AgentRegistry(tmp_path)
+    registry.save(CLERK)
+    with pytest.raises(ConfigurationError, match="already"):
+        registry.save(Profile(name="clerk"))
+    with pytest.raises(InvalidFolder, match="protocol"):
+        registry.save(Profile(name="clerk"), protocol="nonsense", replace=True)
+    assert registry.load("clerk", tools=["book"]).goal == "sell flights"
+    assert registry.save(Profile(name="clerk", goal="rest"), replace=True).goal == "rest"
+    assert (registry.load("clerk").goal, registry.load("clerk").instructions) == ("rest", ())
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["clerk"]
+    with pytest.raises(ConfigurationError, match="lower-case"):
+        registry.save(Profile(name="No Name"))
+
+
+def test_an_agent_without_instructions(tmp_path):
+    """The smallest one is kept, too, and a model by its name."""
+    registry = AgentRegistry(tmp_path)
+    registry.save(BareAgent("plain", llm=ScriptedLLM([])).profile, llm="openai:gpt-5.2")
+    assert registry.load("plain").llm == {"model": "openai:gpt-5.2"}

@@ -1,0 +1,189 @@
+"""Runtimes that own some partitions of one journal each, as the processes of a cluster do."""
+
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from actgent import BareAgent, Failure, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
+from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.journal.records import Accepted, Ended, Said
+
+PARTITIONS = 8
+
+
+def in_partition(number, *, nth=0):
+    """The nth id of a session in a partition of eight."""
+    found = (f"s{each}" for each in range(10_000))
+    mine = [each for each in found if partition_of_slot(slot_of(each), PARTITIONS) == number]
+    return mine[nth]
+
+
+@pytest.fixture
+def id_in():
+    """`id_in(partition, nth=0)`: the id of a session there."""
+    return in_partition
+
+
+@pytest.fixture
+def until():
+    """Waits for 20 seconds at most, by a function of nothing, for something to be so."""
+
+    async def wait(condition):
+        with trio.fail_after(20):
+            while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+                await trio.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def open_node(postgres_url):
+    """Gives a block with a runtime that owns some partitions; its arguments are the name of the process, and what it takes."""
+
+    @asynccontextmanager
+    async def opened(name, *, take=(), kind=PartitionedJournal, **options):
+        partitioned = kind(postgres_url, node=name, partitions=PARTITIONS)
+        async with partitioned.running() as journal, open_runtime(journal=journal, **options) as runtime:
+            await journal.take(take)
+            yield runtime
+
+    return opened
+
+
+@pytest.fixture
+def open_journal_of(postgres_url):
+    """Gives a block with the journal of a process, by its name, that owns nothing yet."""
+    return lambda name: PartitionedJournal(postgres_url, node=name, partitions=PARTITIONS).running()
+
+
+# --- a world that can be held -----------------------------------------------------------------------
+
+
+class HoldingJournal(PartitionedJournal):
+    """A journal of a process whose world may hold its writes."""
+
+    world: "World"
+
+    async def commit(self, entry, *, epoch, durable=True):
+        records = entry.records
+        if any(isinstance(each, Accepted) and each.message.text == "go" for each in records):
+            await self.world.pass_by("accepting")
+        if any(isinstance(each, Said) and each.message.text == "done" for each in records):
+            await self.world.pass_by("said")
+        await super().commit(entry, epoch=epoch, durable=durable)
+
+
+@attrs.define
+class World:
+    """One process: its agents, what they did, and the stage at which it holds them."""
+
+    held_at: str = ""
+    reached: trio.Event = attrs.field(factory=trio.Event)
+    let_go: trio.Event = attrs.field(factory=trio.Event)
+    """Set by who holds it no longer."""
+    seen: list = attrs.field(factory=list)
+    """What handlers heard."""
+    paid: list = attrs.field(factory=list)
+    """What a tool did outside."""
+
+    async def pass_by(self, stage: str) -> None:
+        """Stop here, if this is where the world is held."""
+        if stage == self.held_at:
+            self.reached.set()
+            await self.let_go.wait()
+        await trio.lowlevel.checkpoint()
+
+    def agents(self):
+        """A clerk that asks a helper, pays, and says `done`; and the helper."""
+
+        @tool(effect="idempotent")
+        async def pay(amount: int) -> str:
+            """Pay."""
+            self.paid.append(amount)
+            await self.pass_by("tool")
+            return "paid"
+
+        async def help_out(chat):
+            await self.pass_by("child")
+            return "helped"
+
+        helper = BareAgent("helper", llm=ScriptedLLM(help_out))
+
+        async def answer(chat):
+            done = sum(said.role == "tool" for said in chat.messages)
+            if not done:
+                await self.pass_by("model")
+                return [ToolCall("pay", {"amount": 7}), ToolCall("helper", {"task": "help"})]
+            await self.pass_by("second model")
+            return "done"
+
+        clerk = BareAgent("clerk", llm=ScriptedLLM(answer, chunk=2), tools=[pay, helper.as_tool()])
+        clerk.on_session(self._attach)
+        clerk.guard(self._guard)
+        return clerk, helper
+
+    async def _guard(self, message):
+        await self.pass_by("guard")
+
+    def _attach(self, session):
+        async def heard(delivery):
+            self.seen.append(delivery)
+            if isinstance(delivery, ToolResult):
+                await self.pass_by("result handler")
+            elif not isinstance(delivery, Failure):
+                await self.pass_by("handler")
+
+        async def token(_):
+            await self.pass_by("token")
+
+        session.on_conversation(heard)
+        session.on_tool_result(heard)
+        session.on_exception(heard)
+        if self.held_at == "token":
+            session.on_token(token)
+
+    @property
+    def failures(self):
+        return [each for each in self.seen if isinstance(each, Failure)]
+
+
+@pytest.fixture
+def check_once():
+    """`check_once(journal, session_id, texts)`: each message was accepted and ended once, and its answer stands there once."""
+    return _check_once
+
+
+async def _check_once(journal, session_id, texts):
+    records = await journal.load(session_id, agent="clerk")
+    accepted = [each.message for each in records if isinstance(each, Accepted)]
+    assert [each.text for each in accepted] == texts
+    ended = [each for each in records if isinstance(each, Ended)]
+    assert [each.message_id for each in ended] == [each.id for each in accepted]
+    assert {each.failed for each in ended} <= {None}
+    said = [
+        each.message.text
+        for each in records
+        if isinstance(each, Said) and each.message.sender.kind == "assistant"
+    ]
+    assert said.count("done") == len(texts)
+
+
+@pytest.fixture
+def open_world(open_node, id_in):
+    """Gives a block with a world in a process, its runtime, and its clerk."""
+
+    @asynccontextmanager
+    async def opened(name, *, take=(), held_at=""):
+        world = World(held_at)
+        async with open_node(name, take=take, kind=HoldingJournal) as runtime:
+            runtime.journal.world = world
+            clerk, _ = world.agents()
+            await runtime.start(clerk)
+            yield world, runtime, clerk
+
+    return opened

@@ -1,0 +1,133 @@
+"""Sessions that another process is to have leave in peace: what runs may end, what waits stays in the journal."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall
+
+
+def of(runtime, number):
+    return lambda session_id: runtime.journal.partition_of(session_id) == number
+
+
+class Slow:
+    """An agent whose answers wait for a gate."""
+
+    def __init__(self, tools=()):
+        self.gate, self.asked = trio.Event(), []
+        self.agent = BareAgent("clerk", llm=ScriptedLLM(self._answer), tools=list(tools))
+
+    async def _answer(self, chat):
+        self.asked.append(chat.messages[-1].parts[0])
+        await self.gate.wait()
+        return "ok"
+
+
+async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until):
+    """Nothing new is taken meanwhile; all is written when the partition is given back, and the next owner answers the rest."""
+    slow, failures = Slow(), []
+    async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        agent, other = (
+            await one.start(slow.agent),
+            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))),
+        )
+        session = await agent.create_session("ada", "first", session_id=id_in(0))
+        session.on_exception(failures.append)
+        stays = await agent.create_session("ada", "stays", session_id=id_in(1))
+        await session.chat("second")
+        await until(lambda: len(slow.asked) == 2)
+
+        async def give():
+            async with one.drain(of(one, 0), grace=20):
+                with pytest.raises(SessionMoved):
+                    await agent.open_session(session.id)
+                await one.journal.give_back([0])
+
+        nursery.start_soon(give)
+        await until(lambda: one.drains)
+        with pytest.raises(SessionMoved):
+            await session.chat("third")
+        with pytest.raises(SessionMoved):
+            await agent.create_session("ada", session_id=id_in(0, nth=1))
+        assert session.status == "working"
+        slow.gate.set()
+        await until(lambda: not one.journal.owns(session.id))
+        assert session.id not in agent._opener.running.sessions
+        (taken,) = await two.journal.take([0])
+        assert taken.was_clean
+        assert await two.take_up() == 1
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert [each.text for each in moved.history] == ["first", "ok", "second", "ok"]
+        await stays.wait_idle()
+        assert [each.text for each in stays.history] == ["stays", "ok"]
+    assert not failures
+    assert len(slow.asked) == 2
+
+
+async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_in, until):
+    """As by evict; the next owner asks the model again."""
+    slow = Slow()
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent, other = (
+            await one.start(slow.agent),
+            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))),
+        )
+        session = await agent.create_session("ada", "first", session_id=id_in(0))
+        await until(lambda: slow.asked)
+        with trio.fail_after(10):
+            async with one.drain(of(one, 0), grace=0.1):
+                await one.journal.give_back([0])
+        await two.journal.take([0])
+        assert await two.take_up() == 1
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert [each.text for each in moved.history] == ["first", "ok"]
+
+
+async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
+    """In its grace: the session of what it asks is of its own tree, and is not refused."""
+    slow = Slow()
+
+    gate, may_ask = trio.Event(), trio.Event()
+
+    async def asks(chat):
+        if chat.messages[-1].role == "tool":
+            return "done"
+        gate.set()
+        await may_ask.wait()
+        return ToolCall("clerk", {"task": "help"})
+
+    boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[slow.agent.as_tool()])
+    async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
+        await one.start(boss)
+        session = await boss.create_session("ada", session_id=id_in(0))
+        nursery.start_soon(session.chat, "go")
+        await gate.wait()
+        nursery.start_soon(_drain, one, 20)
+        await until(lambda: one.drains)
+        may_ask.set()
+        slow.gate.set()
+        await until(lambda: not one.drains)
+        again = await boss.open_session(session.id)
+        assert again.history[-1].text == "done"
+
+
+async def _drain(runtime, grace):
+    async with runtime.drain(of(runtime, 0), grace=grace):
+        pass
+
+
+async def test_who_was_drained_and_keeps_the_partition_goes_on(open_node, id_in):
+    """A node that could not give it back serves its sessions again behind the block."""
+    async with open_node("one", take=[0]) as one:
+        agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok")))
+        session = await agent.create_session("ada", "hi", session_id=id_in(0))
+        await session.wait_idle()
+        async with one.drain(of(one, 0)):
+            with pytest.raises(SessionMoved):
+                await agent.open_session(session.id)
+        again = await agent.open_session(session.id)
+        assert (await agent.run("more", session=again)).text == "ok"
+        assert len(again.history) == 4
+        assert not any(isinstance(each, Failure) for each in again.history)

@@ -1,0 +1,54 @@
+"""Agents of a process that owns some of a journal: whose sessions it opens, and under which epoch it writes to them."""
+
+import pytest
+
+from actgent import BareAgent, ConfigurationError, Fenced, Limits, Quotas, ScriptedLLM
+
+
+def _clerk(*answers):
+    return BareAgent("clerk", llm=ScriptedLLM(list(answers)))
+
+
+async def test_two_processes_serve_the_sessions_of_their_partitions(open_node, id_in):
+    """Each its own, side by side over one journal."""
+    async with open_node("one", take=[0]) as one, open_node("two", take=[1]) as two:
+        first, second = await one.start(_clerk("1")), await two.start(_clerk("2"))
+        for agent, number in ((first, 0), (second, 1)):
+            session = await agent.create_session("ada", session_id=id_in(number))
+            assert (await agent.run("hi", session=session)).text == str(number + 1)
+        assert len(await one.journal.sessions()) == 2
+
+
+async def test_the_session_of_another_process_is_fenced_and_leaves_nothing(open_node, id_in):
+    """Neither made nor opened; its id stays free for whom it belongs to."""
+    async with open_node("one", take=[0]) as one, open_node("two", take=[1]) as two:
+        first, second = await one.start(_clerk()), await two.start(_clerk("yes"))
+        for attempt in (first.create_session, first.ensure_session):
+            with pytest.raises(Fenced):
+                await attempt("ada", session_id=id_in(1))
+        with pytest.raises(Fenced):
+            await first.open_session(id_in(1))
+        assert not await one.journal.sessions()
+        session = await second.create_session("ada", session_id=id_in(1))
+        assert (await second.run("hi", session=session)).text == "yes"
+
+
+async def test_a_session_that_was_read_before_others_wrote_writes_nothing(open_node, id_in):
+    """Its partition was away and has come back: what it holds is not what stands there."""
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent = await one.start(_clerk("hello"))
+        session = await agent.create_session("ada", "hi", session_id=id_in(0))
+        await session.wait_idle()
+        await two.journal.take([0])
+        await one.journal.take([0])
+        before = await one.journal.load(session.id)
+        with pytest.raises(Fenced):
+            await session.chat("again")
+        assert await one.journal.load(session.id) == before
+
+
+async def test_quotas_that_nobody_could_count_are_refused(open_node):
+    """Each process would count its own."""
+    with pytest.raises(ConfigurationError, match="quotas= are counted in one process"):
+        async with open_node("one", quotas=Quotas(day=Limits(model_calls=3))):
+            pass

@@ -1,0 +1,246 @@
+"""Sessions that leave while somebody does something with them, or they come back already."""
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import BareAgent, Priority, ScriptedLLM, SessionMoved, open_runtime
+from actgent.errors import ActgentError
+from actgent.journal.memory import MemoryJournal
+
+
+def of(runtime, number):
+    """`is_left` for a partition."""
+    return lambda session_id: runtime.journal.partition_of(session_id) == number
+
+
+class Caller:
+    """Calls something, and keeps its error."""
+
+    def __init__(self, nursery, fn, *args, **options):
+        self.error, self.ended = None, trio.Event()
+        nursery.start_soon(self._run, fn, args, options)
+
+    async def _run(self, fn, args, options):
+        try:
+            await fn(*args, **options)
+        except ActgentError as error:
+            self.error = error
+        self.ended.set()
+
+
+def stuck(failures=None, **options):
+    """A clerk whose model never answers, and what its handlers hear of failures."""
+
+    async def never(_):
+        await trio.sleep_forever()
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(never, keep=0), **options)
+    if failures is not None:
+        agent.on_session(lambda session: session.on_exception(failures.append) and None)
+    return agent
+
+
+def clerk():
+    return BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))
+
+
+async def _texts(agent, session_id):
+    session = await agent.open_session(session_id)
+    with trio.fail_after(20):
+        await session.wait_idle()
+    return [each.text for each in session.history]
+
+
+@pytest.mark.parametrize("how", ["aclose", "interrupt", "drop", "cancelled", "urgent", "evict"])
+async def test_evict_beside(open_node, id_in, how):
+    """Who ends a session at the moment at which it moves is told that it moved, and the other process answers all of it."""
+    failures = []
+    async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        agent, other = await one.start(stuck(failures)), await two.start(clerk())
+        session = await agent.create_session("ada", "one", session_id=id_in(0))
+        await session.chat("two")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        await two.journal.take([0])
+        with trio.CancelScope() as scope:
+            calls = {
+                "aclose": (session.aclose,),
+                "interrupt": (session.interrupt, "enough"),
+                "drop": (lambda: session.interrupt("enough", drop_queued=True),),
+                "cancelled": (lambda: agent.run("three", session=session),),
+                "urgent": (lambda: session.chat("three", priority=Priority.URGENT),),
+                "evict": (one.evict, of(one, 0)),
+            }
+            caller = Caller(nursery, *calls[how])
+            await trio.lowlevel.checkpoint()
+            if how == "cancelled":
+                scope.cancel()
+        with trio.fail_after(10):
+            await one.evict(of(one, 0))
+            await caller.ended.wait()
+        assert isinstance(caller.error, {"evict": type(None)}.get(how, SessionMoved))
+        assert session.id not in agent._opener.running.sessions
+        assert [each.kind for each in failures if each.kind == "moved"] == []
+        assert await two.take_up() == 1
+        assert await _texts(other, session.id) == ["one", "ok", "two", "ok"]
+
+
+async def test_who_waits_for_room_and_who_waits_for_a_place_leave_at_once(open_node, id_in, until):
+    """In a full inbox, and behind the turns of others; both find their room in the other process."""
+    async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        agent = await one.start(stuck(inbox=2, sessions=1))
+        other = await two.start(clerk())
+        busy = await agent.create_session("ada", "busy", session_id=id_in(1))
+        first = await agent.create_session("ada", session_id=id_in(0))
+        second = await agent.create_session("ada", session_id=id_in(0, nth=1))
+        await first.chat("one", message_id="one")
+        await second.chat("two", message_id="two")
+        callers = [
+            Caller(nursery, lambda: first.chat("three", message_id="three")),
+            Caller(nursery, lambda: agent.run("one", session=first, message_id="one")),
+            Caller(nursery, second.wait_idle),
+        ]
+        stays = Caller(nursery, lambda: busy.chat("waits", message_id="waits"))
+        inbox = agent._opener.running.inbox
+        await until(lambda: inbox.statistics().senders == 2)
+        await two.journal.take([0])
+        assert await one.evict(of(one, 0)) == 0
+        with trio.fail_after(5):
+            for each in callers:
+                await each.ended.wait()
+            await stays.ended.wait()
+        assert [type(each.error) for each in callers] == [SessionMoved] * 3
+        assert stays.error is None
+        assert inbox.statistics().sessions == 1
+        assert await two.take_up() == 2
+        moved = await other.open_session(first.id)
+        await moved.chat("three", message_id="three")
+        assert await _texts(other, first.id) == ["one", "ok", "three", "ok"]
+        assert await _texts(other, second.id) == ["two", "ok"]
+        one.stop("clerk")
+
+
+async def test_a_turn_that_finds_out_by_itself_leaves_with_its_tree(open_node, id_in, until):
+    """No handler hears of a failure, the agent lives on, and so do its other sessions; nobody has called evict."""
+    failures, asked, gate = [], [], trio.Event()
+
+    async def slow(_):
+        asked.append(gate)
+        await gate.wait()
+        return "ok"
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(slow, keep=0))
+    agent.on_session(lambda session: session.on_exception(failures.append) and None)
+    async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        await one.start(agent)
+        other = await two.start(clerk())
+        session = await agent.create_session("ada", session_id=id_in(0))
+        child = await agent.create_session("ada", parent=session)
+        stays = await agent.create_session("ada", "stays", session_id=id_in(1))
+        runs = [
+            Caller(nursery, lambda each=each: agent.run("one", session=each)) for each in (session, child)
+        ]
+        await until(lambda: len(asked) == 3)
+        await session.chat("two")
+        await two.journal.take([0])
+        gate.set()
+        with trio.fail_after(10):
+            for each in runs:
+                await each.ended.wait()
+            await stays.wait_idle()
+        assert [type(each.error) for each in runs] == [SessionMoved] * 2
+        assert failures == []
+        assert agent._opener.running.restarts == 0
+        assert {*agent._opener.running.sessions} == {stays.id}
+        assert await two.take_up() == 2
+        assert await _texts(other, session.id) == ["one", "ok", "two", "ok"]
+        assert await _texts(other, child.id) == ["one", "ok"]
+
+
+async def test_a_journal_of_one_process_that_another_took_fails_turns_as_ever():
+    """Where nothing is shared there is nobody to go on: handlers hear of a failure."""
+    failures, gate = [], trio.Event()
+
+    async def slow(_):
+        await gate.wait()
+        return "ok"
+
+    agent = BareAgent("clerk", llm=ScriptedLLM(slow))
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "hi")
+        session.on_exception(failures.append)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        await journal.acquire()
+        gate.set()
+        await session.wait_idle()
+        assert [each.kind for each in failures] == ["journal"]
+
+
+@pytest.mark.parametrize("kind", ["new", "known"])
+async def test_handlers_that_a_session_is_opened_with_are_cut(open_node, id_in, kind):
+    """A new one and one that comes back, while `on_session` runs; both are whole in the other process."""
+    reached, session_id = trio.Event(), id_in(0)
+
+    async def attach(_):
+        reached.set()
+        await trio.sleep_forever()
+
+    async with open_node("two", take=[0]) as two, open_node("one") as one, trio.open_nursery() as nursery:
+        agent, other = stuck(), await two.start(clerk())
+        if kind == "known":
+            await _texts(other, (await other.create_session("ada", "hi", session_id=session_id)).id)
+            await two.evict(of(two, 0))
+        agent.on_session(attach)
+        await one.start(agent)
+        await one.journal.take([0])
+        opened = {
+            "new": lambda: agent.create_session("ada", "hi", session_id=session_id),
+            "known": lambda: agent.open_session(session_id),
+        }
+        caller = Caller(nursery, opened[kind])
+        await reached.wait()
+        await two.journal.take([0])
+        with trio.fail_after(5):
+            await one.evict(of(one, 0))
+            await caller.ended.wait()
+        assert isinstance(caller.error, SessionMoved)
+        session = await other.ensure_session("ada", session_id)
+        assert (await other.run("more", session=session)).text == "ok"
+        assert [each.text for each in session.history][-2:] == ["more", "ok"]
+
+
+async def test_a_session_that_comes_back_waits_until_it_has_left(open_node, id_in):
+    """Its old turn still ends, in a tool that takes its time: what is taken up meanwhile begins behind it, and runs once more."""
+    asked, begun, cleaned = [], trio.Event(), trio.Event()
+
+    async def slow(_):
+        asked.append("begun")
+        if len(asked) > 1:
+            assert cleaned.is_set()
+            return "ok"
+        try:
+            begun.set()
+            await trio.sleep_forever()
+        finally:
+            with trio.move_on_after(10, shield=True):
+                await cleaned.wait()
+
+    async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(slow, keep=0)))
+        session = await agent.create_session("ada", "hi", session_id=id_in(0))
+        await begun.wait()
+        await two.journal.take([0])
+        evicted = Caller(nursery, one.evict, of(one, 0))
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        await one.journal.take([0])
+        taken, opened = Caller(nursery, one.take_up), Caller(nursery, agent.open_session, session.id)
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert not any(each.ended.is_set() for each in (evicted, taken, opened))
+        cleaned.set()
+        with trio.fail_after(10):
+            for each in (evicted, taken, opened):
+                await each.ended.wait()
+                assert each.error is None
+        assert await _texts(agent, session.id) == ["hi", "ok"]
+        assert len(asked) == 2

@@ -1,0 +1,150 @@
+"""What was unfinished, due or waiting in partitions goes on in the process that has taken them."""
+
+import pytest
+import trio
+
+from actgent import Approve, BareAgent, ScriptedLLM, SessionMoved, ToolCall, tool
+
+
+def of(runtime, number):
+    """`is_left` for a partition."""
+    return lambda session_id: runtime.journal.partition_of(session_id) == number
+
+
+async def _never(_):
+    await trio.sleep_forever()
+
+
+async def test_a_turn_that_waits_for_a_person_moves(open_node, id_in, until):
+    """Who waits here hears of it; the decision is taken there, and the tool runs there, once."""
+    ran = []
+
+    def clerk(name):
+        @tool(approval=True)
+        async def pay(amount: int) -> str:
+            """Pay."""
+            ran.append(name)
+            return "paid"
+
+        return BareAgent(
+            "clerk", llm=ScriptedLLM(lambda chat: "done" if chat.messages[-1].role == "tool" else ToolCall("pay", {"amount": 7})), tools=[pay]
+        )  # fmt: skip
+
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent, other = await one.start(clerk("one")), await two.start(clerk("two"))
+        session = await agent.create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: session.status == "suspended")
+        (approval,) = session.approvals
+        await session.chat("more")
+        await two.journal.take([0])
+        assert await one.evict(of(one, 0)) == 0
+        with pytest.raises(SessionMoved):
+            await session.answer(approval, Approve())
+        assert await two.take_up() == 0
+        moved = await other.open_session(session.id)
+        await moved.answer(moved.approvals[0], Approve())
+        await until(lambda: moved.approvals)
+        await moved.answer(moved.approvals[0], Approve())
+        await moved.wait_idle()
+        assert [message.text for message in moved.history if message.text] == ["go", "done", "more", "done"]
+    assert ran == ["two", "two"]
+
+
+async def test_a_schedule_fires_once_in_the_process_that_owns_it(open_node, id_in, until):
+    """It is forgotten where it was set, and known where its session lives, also where nobody has opened that."""
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agents = [
+            await each.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))) for each in (one, two)
+        ]
+        session = await agents[0].create_session("ada", session_id=id_in(0))
+        await session.schedule("call ada", after=0.6)
+        await two.journal.take([0])
+        await one.evict(of(one, 0))
+        assert not len(agents[0]._opener.running.timer_service.index)
+        assert await two.take_up() == 0
+        moved = await agents[1].open_session(session.id)
+        await until(lambda: len(moved.history) == 2)
+        assert [message.text for message in moved.history] == ["Running scheduled task: call ada", "ok"]
+
+
+async def test_a_living_session_is_left_as_it_is(open_node, id_in):
+    """Those of partitions that the process had before go on undisturbed, and one session that fails keeps no other."""
+    gate = trio.Event()
+
+    async def answer(chat):
+        if chat.messages[-1].parts[0].text == "slow":
+            await gate.wait()
+        return "ok"
+
+    async with open_node("one", take=[0, 1]) as one:
+        agent = await one.start(BareAgent("clerk", llm=ScriptedLLM(answer)))
+        session = await agent.create_session("ada", "slow", session_id=id_in(1))
+        assert await one.take_up() == 0
+        assert session.status == "working"
+        gate.set()
+        await session.wait_idle()
+        assert [message.text for message in session.history] == ["slow", "ok"]
+
+
+async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
+    """Who chooses gets all that is unfinished, oldest first; what it does not return stays as it is."""
+    chosen, opened = [], []
+
+    def clerk(is_stuck):
+        async def answer(_):
+            if is_stuck:
+                await trio.sleep_forever()
+            return "ok"
+
+        agent = BareAgent("clerk", llm=ScriptedLLM(answer))
+        agent.on_session(lambda session: opened.append(session.id))
+        return agent
+
+    async def choose(keys):
+        assert not opened
+        chosen.extend(keys)
+        return [key for key in keys if key.session_id != ids[1]]
+
+    ids = [id_in(0, nth=nth) for nth in range(3)]
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent, other = await one.start(clerk(is_stuck=True)), await two.start(clerk(is_stuck=False))
+        for each in ids:
+            await agent.create_session("ada", "go", session_id=each)
+        await two.journal.take([0])
+        assert await one.evict(of(one, 0)) == 3
+        opened.clear()
+        assert await two.take_up(choose=choose) == 2
+        assert [key.session_id for key in chosen] == ids
+        assert opened == [ids[0], ids[2]]
+        for each in (ids[0], ids[2]):
+            await (await other.open_session(each)).wait_idle()
+        assert (await two.journal.head("clerk", ids[1])).unfinished == 1
+        assert await two.take_up() == 1
+
+
+async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, caplog):
+    """A handler that fails for one is in the log; a journal that fails is the error of the call, which can be made again."""
+    ids = [id_in(0, nth=nth) for nth in range(3)]
+
+    def picky(session):
+        if session.id == ids[0]:
+            raise ValueError("no")
+
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent, other = [
+            BareAgent("clerk", llm=ScriptedLLM(_never)),
+            BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok")),
+        ]
+        await one.start(agent)
+        other.on_session(picky)
+        await two.start(other)
+        for each in ids:
+            await agent.create_session("ada", "go", session_id=each)
+        await two.journal.take([0])
+        await one.evict(of(one, 0))
+        assert await two.take_up() == 2
+        assert ids[0] in caplog.text
+        for each in ids[1:]:
+            session = await other.open_session(each)
+            await session.wait_idle()
+            assert session.history[-1].text == "ok"

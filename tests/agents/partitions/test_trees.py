@@ -1,0 +1,135 @@
+"""A tree of sessions has one owner: whatever a session begins below itself is of its own partition."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    handoff,
+    open_runtime,
+    tool,
+)
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.postgres.partitions import slot_of
+from actgent.journal.transfer import read_sessions, with_new_ids
+
+
+class Family:
+    """A boss that asks, runs, delegates and hands over, to helpers that ask others."""
+
+    def __init__(self) -> None:
+        self.answered: list[str] = []
+        self.ids: list[str] = []
+        """Of all sessions that were begun."""
+
+        @tool(effect="pure")
+        async def run(how: str) -> str:
+            """Ask the helper in a session that nobody named."""
+            return str(await (self.helper.ref.ask(how) if how == "ref" else self.helper.run(how)))
+
+        @tool(effect="pure")
+        async def give(name: str, context: ToolContext) -> str:
+            """Give the helper a task."""
+            return await context.session.delegate("helper", "dig", task_id=name or None)
+
+        self.deep = BareAgent("deep", llm=ScriptedLLM(lambda _: "deep"))
+        self.helper = BareAgent("helper", llm=ScriptedLLM(self._help), tools=[self.deep.as_tool()])
+        calls = [
+            ToolCall("run", {"how": "ref"}),
+            ToolCall("run", {"how": "run"}),
+            ToolCall("helper", {"task": "hi"}),
+            ToolCall("give", {"name": "dig"}),
+            ToolCall("give", {"name": ""}),
+        ]
+        turns: Iterator[object] = iter([calls, ToolCall("handoff_to_deep", {}), *["done"] * 10])
+        self.boss = BareAgent(
+            "boss",
+            llm=ScriptedLLM(lambda _: next(turns)),
+            tools=[run, give, self.helper.as_tool(), handoff(to=self.deep)],
+        )
+        for agent in (self.boss, self.helper, self.deep):
+            agent.on_session(lambda session: self.ids.append(session.id))
+
+    def _help(self, chat):
+        said = chat.messages[-1].parts[0]
+        if isinstance(said, ToolResult):
+            self.answered.append(said.content)
+            return "fine"
+        return ToolCall("deep", {"task": "go"})
+
+
+async def family_of(journal):
+    """A family over a journal, with the ids of a root and of a child of it, when all that a turn led to is over."""
+    family = Family()
+    async with open_runtime(journal=journal) as runtime:
+        if hasattr(journal, "take"):
+            await journal.take([3])
+        await runtime.start(family.boss)
+        session = await family.boss.create_session("ada")
+        child = await family.deep.create_session("ada", parent=session)
+        await session.chat("go")
+        await session.wait_idle()
+        assert family.answered == ["deep"] * 5
+        return family, session.id, child.id
+
+
+async def test_all_sessions_of_a_tree_are_of_one_partition(open_journal_of):
+    """Asked, run, delegated, handed over to, or begun by the program; and those that they begin."""
+    async with open_journal_of("one") as journal:
+        family, root, child = await family_of(journal)
+        assert len({*family.ids}) == 1 + 1 + 2 * 5 + 1
+        assert {slot_of(each) for each in family.ids} == {slot_of(root)}
+        assert journal.partition_of(child) == 3
+
+
+async def test_in_a_journal_of_one_process_tasks_keep_their_names():
+    """A task is a session of its id there, as ever; ids that nobody gave are of the tree, so that the journal may move."""
+    async with MemoryJournal().running() as journal:
+        family, root, child = await family_of(journal)
+        assert "dig" in family.ids
+        assert child.startswith(f"{root}/")
+
+
+async def test_a_child_of_another_partition_is_refused(open_node, id_in):
+    """The text says how to call it; nothing is left of it."""
+    async with open_node("one", take=[0, 1]) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
+        parent = await agent.create_session("ada", session_id=id_in(0))
+        below = f"{parent.id}/x"
+        with pytest.raises(ConfigurationError, match=f"{parent.id}/"):
+            await agent.create_session("ada", session_id=id_in(0, nth=1), parent=parent)
+        with pytest.raises(ConfigurationError, match="below"):
+            await agent.ensure_session("ada", "x", parent=parent)
+        child = await agent.create_session("ada", session_id=below, parent=parent)
+        assert child.parent is parent
+        assert {each.session_id for each in await runtime.journal.sessions()} == {parent.id, child.id}
+
+
+async def test_a_new_session_is_one_that_this_process_owns(open_node):
+    """Of an id that nobody gave; also where it owns little."""
+    async with open_node("one", take=[5]) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "fine")))
+        ids = [(await agent.create_session("ada")).id for _ in range(20)]
+        assert {runtime.journal.partition_of(each) for each in ids} == {5}
+        assert len(set(ids)) == 20
+        assert str(await agent.run("hi")) == "fine"
+
+
+async def test_copies_of_a_tree_are_a_tree():
+    """Under new ids, which begin with that of their root."""
+    async with MemoryJournal().running() as journal:
+        _, root, _ = await family_of(journal)
+        old = [each.session_id for each in await journal.sessions()]
+        new = [each.session_id for each in with_new_ids(await read_sessions(journal))]
+        assert not {*old} & {*new}
+        below = {each for each in old if each.startswith(f"{root}/")}
+        assert (
+            len({each.partition("/")[0] for each, was in zip(new, old, strict=True) if was in {root, *below}})
+            == 1
+        )

@@ -1,0 +1,69 @@
+"""Pictures of pipelines, before and after a run."""
+
+import re
+
+from actgent import BareAgent, Pipeline, PipelineStep, ScriptedLLM, When
+
+
+def script(chat):
+    if "bad" in chat.messages[0].parts[0].text:
+        raise ConnectionError
+    return "good"
+
+
+ONE = BareAgent("one", llm=ScriptedLLM(script))
+TWO = BareAgent("a second", llm=ScriptedLLM(script))
+
+
+def made():
+    return Pipeline(
+        "p",
+        steps=[
+            PipelineStep("first", agent=ONE, message="x"),
+            PipelineStep("bad-one", agent=TWO, message="bad", retries=1),
+            PipelineStep("never", agent=ONE, message="x", when=When.equal("first", 'a "quote" <b>')),
+            PipelineStep("end", agent=ONE, message="{bad-one}{first}", timeout=5),
+        ],
+        answer="first",
+    )
+
+
+async def test_a_picture_for_a_terminal():
+    """Groups from top to bottom; after a run with what each step came to, and why."""
+    async with made() as pipeline:
+        assert pipeline.draw() == (
+            "  1 ┬ first    one\n"
+            "    └ bad-one  a second  retries 1\n"
+            "  2 ┬ never    one       ← first  when first == 'a \"quote\" <b>'\n"
+            "    └ end      one       ← bad-one, first  timeout 5 s\n"
+        )
+        after = pipeline.draw(await pipeline.process())
+    assert after == (
+        "  1 ┬ ✓ first    one\n"
+        "    └ ✗ bad-one  a second  retries 1\n"
+        "        ConnectionError\n"
+        "  2 ┬ – never    one       ← first  when first == 'a \"quote\" <b>'\n"
+        "    │   first == 'a \"quote\" <b>': that does not hold\n"
+        "    └ – end      one       ← bad-one, first  timeout 5 s\n"
+        "        step 'bad-one' failed: ConnectionError\n"
+    )
+
+
+async def test_a_picture_in_mermaid():
+    """Names and words of others cannot break out of their labels, and each id is a word."""
+    async with made() as pipeline:
+        plain = pipeline.to_mermaid()
+        result = await pipeline.process()
+        coloured = pipeline.to_mermaid(result)
+    assert plain.splitlines()[0] == "flowchart TD"
+    assert '    s_bad_m_one["bad-one<br/><i>a second</i>"]' in plain.splitlines()
+    assert "w_never{\"first == 'a #quot;quote#quot; #lt;b#gt;'\"} --> s_never" in plain
+    assert "    s_first --> w_never" in plain.splitlines()
+    assert "    s_bad_m_one --> s_end" in plain.splitlines()
+    assert set(re.findall(r"^    class (\w+) (\w+)$", coloured, re.MULTILINE)) == {
+        ("s_first", "done"),
+        ("s_bad_m_one", "failed"),
+        ("s_never", "skipped"),
+        ("s_end", "skipped"),
+    }
+    assert coloured.startswith(plain)

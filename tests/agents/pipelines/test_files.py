@@ -1,0 +1,123 @@
+"""Pipelines in files: the same behind them, and what is wrong is told with its place."""
+
+import json
+from typing import TypedDict
+
+import pytest
+
+from actgent import BareAgent, ConfigurationError, InvalidFile, Pipeline, PipelineStep, ScriptedLLM, When
+
+
+class Found(TypedDict):
+    url: str
+
+
+def agents():
+    return {name: BareAgent(name, llm=ScriptedLLM(lambda _: '{"url": "u"}')) for name in ("one", "two")}
+
+
+def full(given):
+    """A pipeline with everything that a file can say."""
+    return Pipeline(
+        "report",
+        goal="on: tea",
+        inputs=["topic", "order"],
+        answer="b",
+        on_failure="stop",
+        llm=ScriptedLLM([]),
+        steps=[
+            PipelineStep("a", agent=given["one"], message="Find {topic}: é \"'#\n- x", output=Found),
+            PipelineStep(
+                "b",
+                agent=given["two"],
+                message={"x": ["{a.url}", 1, None, True, "yes", "01"], "{not}": {}},
+                after=["a"],
+                when=(When.exists("a.url") | ~When.equal("order.id", "{topic}")) & When.less("order.n", 3.5),
+                retries=2,
+                timeout=0.5,
+            ),
+            PipelineStep("c", goal="Reach {b}", when=When.contains("a.url", "null") | When.empty("a")),
+        ],
+    )
+
+
+@pytest.mark.parametrize("name", ["p.yaml", "p.yml", "p.json"])
+def test_a_saved_pipeline_is_the_same(tmp_path, name):
+    """Down to the types of its values."""
+    given = agents()
+    made = full(given)
+    made.save(tmp_path / name)
+    for named in (given, list(given.values())):
+        read = Pipeline.load(tmp_path / name, agents=named, llm=ScriptedLLM([]))
+        assert read.to_data() == made.to_data()
+        assert read.groups == made.groups
+        assert [step.when for step in read.steps.values()] == [step.when for step in made.steps.values()]
+    read.save(tmp_path / f"again-{name}")
+    assert (tmp_path / f"again-{name}").read_text() == (tmp_path / name).read_text()
+
+
+async def test_a_loaded_pipeline_runs(tmp_path):
+    """Its outputs are plain values of the form that was saved."""
+    given = agents()
+    steps = [
+        PipelineStep("a", agent=given["one"], message="Find {topic}", output=Found),
+        PipelineStep("b", agent=given["two"], message="{a.url}"),
+    ]
+    Pipeline("p", steps=steps).save(tmp_path / "p.yaml")
+    async with Pipeline.load(tmp_path / "p.yaml", agents=given) as pipeline:
+        result = await pipeline.process({"topic": "tea"})
+    assert result.outputs["a"] == {"url": "u"}
+
+
+STEP = {"agent": "one", "message": "x"}
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({}, "has its name as `pipeline:`"),
+        ({"pipeline": "p"}, "`steps:` by their names"),
+        ({"pipeline": "p", "steps": {}}, "it has no steps"),
+        ({"pipeline": "p", "steps": {"a": STEP}, "step": 1}, "did you mean 'steps'"),
+        ({"pipeline": "p", "steps": {"a": "x"}}, "step 'a' is an object"),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "retry": 2}}}, "did you mean 'retries'"),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "agent": "ones"}}}, "did you mean 'one'"),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "after": [1]}}}, "a list of steps"),
+        (
+            {"pipeline": "p", "steps": {"a": {**STEP, "when": {"exist": "a"}}}},
+            "step 'a': there is no condition 'exist'",
+        ),
+        ({"pipeline": "p", "steps": {"a": {**STEP, "timeout": "60"}}}, "timeout= is a number"),
+        ({"pipeline": "p", "steps": {"a": STEP}, "inputs": "x"}, "inputs: takes a list"),
+        ({"pipeline": "p", "steps": {"a": STEP}, "on_failure": "x"}, "'continue' or 'stop'"),
+        ({"pipeline": "p", "steps": {"a": {"goal": "x"}}}, "has a goal and no agent"),
+        ([], "object"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".yaml", ".json"])
+def test_what_is_wrong_in_a_file(tmp_path, data, words, suffix):
+    """Told before anything runs."""
+    path = tmp_path / f"p{suffix}"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ConfigurationError, match=words):
+        Pipeline.load(path, agents=agents())
+
+
+def test_files_that_are_none(tmp_path):
+    """With the line where that is known."""
+    with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
+        full(agents()).save(tmp_path / "p.xml")
+    with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
+        Pipeline.load(tmp_path / "p.xml")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Pipeline.load(tmp_path / "p.json")
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        full(agents()).save(tmp_path / "none" / "p.json")
+    for name in ("p.json", "p.yaml"):
+        (tmp_path / name).write_text("{\n  'a'\n")
+        with pytest.raises(InvalidFile) as caught:
+            Pipeline.load(tmp_path / name)
+        assert caught.value.line >= 2
+    (tmp_path / "p.yaml").write_text("pipeline: !!python/object:os.system x\nsteps: {}\n")
+    with pytest.raises(InvalidFile):
+        Pipeline.load(tmp_path / "p.yaml")

@@ -1,0 +1,175 @@
+"""What is wrong with steps is known before anything runs, all of it at once."""
+
+from typing import TypedDict
+
+import pytest
+
+from actgent import BareAgent, ConfigurationError, Pipeline, PipelineStep, ScriptedLLM, When
+
+ANY = BareAgent("any", llm=ScriptedLLM(["never"]))
+
+
+class Found(TypedDict):
+    url: str
+    more: dict[str, str]
+
+
+def step(name, message="do", **options):
+    return PipelineStep(name, agent=ANY, message=message, **options)
+
+
+def pipeline(*steps, **options):
+    return Pipeline("p", steps=steps, **options)
+
+
+@pytest.mark.parametrize(
+    ("steps", "groups"),
+    [
+        ([step("b", after="a"), step("a")], (("a",), ("b",))),
+        ([step("c", after=["a", "b"]), step("a"), step("b")], (("a", "b"), ("c",))),
+        ([step("a"), step("b", "{a}"), step("c", when=When.exists("b"))], (("a",), ("b",), ("c",))),
+        (
+            [step("a"), step("b", {"x": ["{a?}"]}), step("c", when=When.equal("in", "{b}"))],
+            (("a",), ("b",), ("c",)),
+        ),
+    ],
+)
+def test_steps_come_after_what_they_name_and_read(steps, groups):
+    """In whichever order they were written; those of a group may run side by side."""
+    assert pipeline(*steps).groups == groups
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([], "it has no steps"),
+        ([step("a"), step("a")], "there are several steps 'a'"),
+        ([step("a", after="b")], "comes after 'b', and there is no such step"),
+        ([step("finder"), step("b", after="findr")], "did you mean 'finder'"),
+        ([step("a", after="c"), step("b", after="a"), step("c", after="b")], "in a circle: "),
+        ([step("a", "{b}"), step("b", "{a}")], "in a circle: "),
+        ([step("a", after="a")], "in a circle: a -> a"),
+        ([step("a", "{a.x}")], "a step cannot read its own output"),
+        ([step("a"), step("b", "{aa.url}")], r"there is no step 'aa' \(did you mean 'a'"),
+        ([step("a", output=Found), step("b", "{a.uri}")], "the output= of step 'a' has no 'uri'"),
+        ([step("a", output=Found), step("b", when=When.exists("a.uri"))], "has no 'uri'"),
+        (
+            [step("a"), step("b", when=When.exists("a.x")), step("c", "{b}", when=~When.exists("a.x"))],
+            "step 'c' can never run: it needs both 'a.x exists' and 'not",
+        ),
+        (
+            [
+                step("a"),
+                step("b", when=When.equal("a", 1)),
+                step("c", when=When.equal("a", 2)),
+                step("d", "{b} {c}"),
+            ],
+            "step 'd' can never run",
+        ),
+        ([step("a", when=When.exists("in") & ~When.exists("in"))], "step 'a' can never run"),
+    ],
+)
+def test_what_cannot_run_is_refused(steps, words):
+    """With the remedy where there is one."""
+    with pytest.raises(ConfigurationError, match=words):
+        pipeline(*steps)
+
+
+def test_all_mistakes_are_told_together():
+    """So that nobody mends them one by one."""
+    with pytest.raises(ConfigurationError) as caught:
+        pipeline(step("a", "{x.y}", after="nobody"), step("b", "{b}"))
+    assert str(caught.value).count("\n  - ") == 3
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [
+            step("a"),
+            step("b", when=When.exists("a")),
+            step("c", when=~When.exists("a")),
+            step("d", "{b?}{c?}"),
+        ],
+        [step("a"), step("b", when=When.exists("a")), step("c", "do", after="b", when=~When.exists("a"))],
+        [step("a", output=Found), step("b", "{a.more.anything} {a.url}")],
+        [step("a", output={"type": "array"}), step("b", "{a.0.x}")],
+        [step("a", when=When.equal("x", "{y}") & When.equal("x", "{z}"))],
+    ],
+)
+def test_what_may_run_is_not_refused(steps):
+    """Branches that exclude each other may meet where neither has to be there."""
+    assert sum(map(len, pipeline(*steps).groups)) == len(steps)
+
+
+def test_inputs_are_what_is_no_step_unless_they_are_declared():
+    """Declared ones may have keys, and no others are read."""
+    made = pipeline(step("a", "{topic} {n?}", when=When.exists("lang")), step("b", "{a} {topic}"))
+    assert made.inputs == ("topic", "lang")
+    assert pipeline(step("a", "{order.id}"), inputs=["order"]).inputs == ("order",)
+    with pytest.raises(
+        ConfigurationError, match=r"there is no step and no input 'topc': did you mean 'topic'"
+    ):
+        pipeline(step("a", "{topc}"), inputs=["topic"])
+    with pytest.raises(ConfigurationError, match="declared by inputs="):
+        pipeline(step("a", "{order.id}"))
+    with pytest.raises(ConfigurationError, match="'a' is both a step and an input"):
+        pipeline(step("a"), inputs=["a"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "a b"}, "a step's name is made of"),
+        ({"name": 3}, "a step's name is made of"),
+        ({"message": None}, "either message= or goal="),
+        ({"goal": "reach it"}, "either message= or goal="),
+        ({"message": 3}, "message= takes"),
+        ({"agent": "any"}, "agent= takes an agent"),
+        ({"agent": None}, "nobody who gets it"),
+        ({"when": True}, "when= takes a condition"),
+        ({"retries": -1}, "retries= is a whole number"),
+        ({"retries": True}, "retries= is a whole number"),
+        ({"timeout": 0}, "timeout"),
+        ({"output": "text"}, "output= takes a type"),
+    ],
+)
+def test_wrong_arguments_of_a_step(options, words):
+    """Refused where they are given."""
+    given = {"name": "a", "agent": ANY, "message": "do", **options}
+    with pytest.raises(ConfigurationError, match=words):
+        PipelineStep(given.pop("name"), **given)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"answer": "b"}, "answer='b' is no step"),
+        ({"on_failure": "ignore"}, "'continue' or 'stop'"),
+        ({"steps": ["a"]}, "steps= takes steps"),
+        ({"steps": [PipelineStep("a", goal="reach it")]}, "has a goal and no agent"),
+        (
+            {
+                "steps": [
+                    step("a"),
+                    PipelineStep("b", agent=BareAgent("any", llm=ScriptedLLM([])), message="x"),
+                ]
+            },
+            "called 'any'",
+        ),
+        (
+            {"steps": [PipelineStep("b", agent=BareAgent("p", llm=ScriptedLLM([])), message="x")]},
+            "called 'p'",
+        ),
+    ],
+)
+def test_wrong_arguments_of_a_pipeline(options, words):
+    """Refused where they are given."""
+    with pytest.raises(ConfigurationError, match=words):
+        Pipeline("p", **{"steps": [step("a")], **options})
+
+
+def test_dependents_are_found_over_any_number_of_steps():
+    """In the order of the steps."""
+    graph = pipeline(step("d", "{c}"), step("a"), step("b", "{a}"), step("c", "{b}"), step("x"))._graph
+    assert graph.with_dependents(["b"]) == ("d", "b", "c")

@@ -1,0 +1,641 @@
+"""Runs of pipelines: what steps are told, what they come to, and what that means for the others."""
+
+import json
+import time
+from functools import partial
+from typing import TypedDict
+
+import attrs
+import pytest
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    GoalAgent,
+    Interrupted,
+    LimitReached,
+    Limits,
+    Pipeline,
+    PipelineStep,
+    ScriptedLLM,
+    SessionNotFound,
+    ToolCall,
+    ToolContext,
+    When,
+    WrongOwner,
+    open_runtime,
+    tool,
+)
+
+
+@attrs.frozen
+class Article:
+    title: str
+    words: int
+
+
+class Found(TypedDict):
+    url: str
+    score: float
+
+
+def asked(chat):
+    """What the agent was told first in this session."""
+    return chat.messages[0].parts[0].text
+
+
+def agent(name, script=None, **options):
+    """An agent that answers by a function of what it was told; without one it repeats that."""
+    answers = script or (lambda text: f"<{text}>")
+    delay = options.pop("delay", 0)
+    llm = ScriptedLLM(lambda chat: answers(asked(chat)), delay=delay)
+    return BareAgent(name, llm=llm, **options)
+
+
+def told(each):
+    """What an agent was told, over all its sessions."""
+    return [asked(chat) for chat in each._models.named["default"].chats]
+
+
+FINDER = {"url": "http://a", "score": 0.7}
+
+
+def failing(times, answer="fine"):
+    """A script that fails so often, and then answers."""
+    left = [times]
+
+    def say(text):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise ConnectionError("no way")
+        return answer
+
+    return say
+
+
+def statuses(result):
+    return {name: each.status for name, each in result.steps.items()}
+
+
+# --- what steps are told, and what comes of it -------------------------------------------------
+
+
+async def test_steps_read_inputs_and_what_others_gave():
+    """Values keep their types, and the result has those that the steps declare."""
+    finder = agent("finder", lambda _: json.dumps(FINDER))
+    writer = agent("writer", lambda text: json.dumps({"title": text, "words": 3}))
+    report = Pipeline(
+        "report",
+        steps=[
+            PipelineStep("find", agent=finder, message="Find {topic}", output=Found),
+            PipelineStep(
+                "write", agent=writer, message={"to": "{find.url}", "score": "{find.score}"}, output=Article
+            ),
+        ],
+    )
+    async with report:
+        result = await report.process({"topic": "tea"})
+    assert told(finder) == ["Find tea"]
+    assert told(writer) == ['{"to": "http://a", "score": 0.7}']
+    assert result.status == "success"
+    assert result.outputs == {"find": FINDER, "write": Article('{"to": "http://a", "score": 0.7}', 3)}
+    assert result.data == result.outputs["write"]
+    assert json.loads(str(result)) == {"title": '{"to": "http://a", "score": 0.7}', "words": 3}
+
+
+async def test_the_answer_is_the_named_step_or_the_last_ones():
+    """Of several last ones an object, without those that did not run."""
+    steps = [
+        PipelineStep("a", agent=(one := agent("one")), message="x"),
+        PipelineStep("b", agent=one, message="{a}"),
+        PipelineStep("c", agent=one, message="no {a}", when=When.empty("a")),
+        PipelineStep("d", agent=one, message="also {a}"),
+    ]
+    last, named = Pipeline("p", steps=steps), Pipeline("q", steps=steps, answer="a")
+    async with open_runtime() as runtime:
+        await runtime.start(last)
+        await runtime.start(named)
+        assert (await last.process()).data == {"b": "<<x>>", "d": "<also <x>>"}
+        assert (await named.process()).data == "<x>"
+
+
+async def test_steps_run_side_by_side_as_soon_as_they_may(autojump_clock):
+    """A step waits for those that it needs and for no others, such as a slow one of its group."""
+    slow, fast = agent("slow", delay=100), agent("fast", delay=10)
+    steps = [
+        PipelineStep("long", agent=slow, message="x"),
+        *(PipelineStep(f"s{n}", agent=fast, message="y") for n in range(5)),
+        PipelineStep("next", agent=fast, message="{s0}{s4}"),
+        PipelineStep("end", agent=fast, message="{next}{long}"),
+    ]
+    async with Pipeline("p", steps=steps) as pipeline:
+        began, ended = trio.current_time(), {}
+        session = await pipeline.create_session("ada")
+        session.state.subscribe(
+            lambda state: ended.update(
+                {name: trio.current_time() - began for name in state.get("steps", {}) if name not in ended}
+            )
+        )
+        await pipeline.run("{}", session=session)
+    assert {name: round(at) for name, at in ended.items()} == {
+        **{f"s{n}": 10 for n in range(5)},
+        "next": 20,
+        "long": 100,
+        "end": 110,
+    }
+
+
+async def test_conditions_choose_and_branches_meet():
+    """The step behind both branches reads whichever ran."""
+    one = agent("one", lambda text: json.dumps({"n": 4}) if text == "count" else f"<{text}>")
+    steps = [
+        PipelineStep("count", agent=one, message="count", output={"type": "object"}),
+        PipelineStep("many", agent=one, message="many", when=When.greater("count.n", 3)),
+        PipelineStep("few", agent=one, message="few", when=~When.greater("count.n", 3)),
+        PipelineStep("reads", agent=one, message="{few}"),
+        PipelineStep("after", agent=one, message="after", after="few"),
+        PipelineStep("end", agent=one, message="{many?}{few?}"),
+    ]
+    async with Pipeline("p", steps=steps, answer="end") as pipeline:
+        result = await pipeline.process()
+    assert result.data == "<<many>>"
+    assert result.status == "success"
+    assert result.steps["few"].reason == "not (count.n > 3): that does not hold"
+    assert result.steps["reads"].reason == "it reads what step 'few' gave, which was skipped"
+    assert statuses(result)["after"] == "done"
+
+
+async def test_a_missing_output_fails_the_step_that_reads_it():
+    """Before its agent is asked; the text says what is missing."""
+    one = agent("one", lambda _: '{"a": 1}')
+    steps = [
+        PipelineStep("a", agent=one, message="x", output={"type": "object"}),
+        PipelineStep("b", agent=one, message="{a.url}"),
+        PipelineStep("c", agent=one, message="y", when=When.greater("a.a", "text")),
+    ]
+    async with Pipeline("p", steps=steps) as pipeline:
+        result = await pipeline.process()
+    assert (result.steps["b"].status, result.steps["b"].reason) == (
+        "failed",
+        "there is no a.url among the outputs",
+    )
+    assert result.steps["c"].reason.startswith("greater: a.a is a number")
+    assert told(one) == ["x"]
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+async def test_a_failure_skips_what_needs_it_and_no_more():
+    """Over any number of steps; each says for which failure."""
+    bad, one = agent("bad", failing(9)), agent("one")
+    steps = [
+        PipelineStep("a", agent=bad, message="x"),
+        PipelineStep("b", agent=one, message="{a}"),
+        PipelineStep("c", agent=one, message="{b?}"),
+        PipelineStep("other", agent=one, message="y"),
+        PipelineStep("last", agent=one, message="{other}"),
+    ]
+    async with Pipeline("p", steps=steps, answer="last") as pipeline:
+        result = await pipeline.process()
+    assert statuses(result) == {
+        "a": "failed",
+        "b": "skipped",
+        "c": "skipped",
+        "other": "done",
+        "last": "done",
+    }
+    assert (result.status, result.data) == ("partial", "<<y>>")
+    assert result.steps["a"].reason == "ConnectionError"
+    assert (result.steps["b"].cause, result.steps["c"].cause) == ("a", "a")
+    assert "step 'b' was skipped, as 'a' failed" in result.steps["c"].reason
+
+
+async def test_a_failure_stops_the_rest_where_that_is_wanted(autojump_clock):
+    """What runs is stopped, and what was to come does not begin; all of it is missing, and runs when the run goes on."""
+    bad, slow = agent("bad", failing(1), delay=1), agent("slow", delay=100)
+    steps = [
+        PipelineStep("a", agent=bad, message="x"),
+        PipelineStep("slow", agent=slow, message="y"),
+        PipelineStep("next", agent=slow, message="{slow}"),
+    ]
+    async with Pipeline("p", steps=steps, on_failure="stop") as pipeline:
+        began = trio.current_time()
+        result = await pipeline.process(session_id="r")
+        assert trio.current_time() - began < 2
+        assert slow._opener.running.sessions == {}
+        again = await pipeline.retry("r")
+    assert statuses(result) == {"a": "failed", "slow": "skipped", "next": "skipped"}
+    assert set(statuses(again).values()) == {"done"}
+    assert result.steps["slow"].reason == "the run stopped, as step 'a' failed"
+    assert result.status == "partial"
+
+
+async def test_a_step_is_tried_again():
+    """Each time in a session of its own, as often as was said."""
+    async with Pipeline(
+        "p",
+        steps=[
+            PipelineStep("a", agent=agent("two", failing(2)), message="x", retries=2),
+            PipelineStep("b", agent=agent("three", failing(3)), message="x", retries=2),
+        ],
+    ) as pipeline:
+        result = await pipeline.process(session_id="r")
+    assert statuses(result) == {"a": "done", "b": "failed"}
+    assert [(each.tries, each.session_id) for each in result.steps.values()] == [
+        (3, "r/task/a/2"),
+        (3, "r/task/b/2"),
+    ]
+
+
+async def test_a_try_has_its_time(autojump_clock):
+    """And the next one has it anew."""
+    waits = iter([50, 50, 1])
+
+    async def answer(_):
+        await trio.sleep(next(waits))
+        return "at last"
+
+    slow = BareAgent("slow", llm=ScriptedLLM(answer))
+    async with Pipeline(
+        "p", steps=[PipelineStep("a", agent=slow, message="x", timeout=10, retries=2)]
+    ) as pipeline:
+        began = trio.current_time()
+        result = await pipeline.process()
+        assert 21 <= trio.current_time() - began < 22
+    assert (result.data, result.steps["a"].tries) == ("at last", 3)
+
+
+async def test_a_goal_that_is_not_achieved_has_failed():
+    """Its answer is less than what was asked, and what needs it does not run."""
+    plan = '{"action": "plan", "params": {"steps": ["look"]}}'
+    pipeline = Pipeline(
+        "p",
+        steps=[PipelineStep("find", goal="Find {topic}"), PipelineStep("next", goal="About {find}")],
+        llm=ScriptedLLM([plan], repeat=True),
+    )
+    async with pipeline:
+        result = await pipeline.process({"topic": "tea"}, limits=Limits(model_calls=60))
+    assert statuses(result) == {"find": "failed", "next": "skipped"}
+    assert result.steps["find"].reason.startswith("the answer is ")
+    assert isinstance(pipeline._beside[0], GoalAgent)
+
+
+async def test_a_person_who_stops_a_step_is_not_overruled():
+    """It is not tried again."""
+    reached, one = trio.Event(), agent("one")
+
+    async def wait(_):
+        reached.set()
+        await trio.sleep_forever()
+
+    slow = BareAgent("slow", llm=ScriptedLLM(wait))
+    steps = [
+        PipelineStep("a", agent=slow, message="x", retries=5),
+        PipelineStep("b", agent=one, message="y"),
+    ]
+    async with Pipeline("p", steps=steps) as pipeline, trio.open_nursery() as nursery:
+        results = []
+
+        async def run():
+            results.append(await pipeline.process(session_id="r"))
+
+        nursery.start_soon(run)
+        await reached.wait()
+        with trio.fail_after(10):
+            await (await slow.open_session("r/task/a")).interrupt("not this one")
+            await (await pipeline.open_session("r")).wait_idle()
+    assert statuses(results[0]) == {"a": "failed", "b": "done"}
+    assert results[0].steps["a"].tries == 1
+    assert "not this one" in results[0].steps["a"].reason
+
+
+# --- bounds ------------------------------------------------------------------------------------
+
+
+async def test_limits_of_a_run_cover_its_steps():
+    """All steps draw on them; a run that reaches them is told as such, and a later one has its own."""
+    one = agent("one")
+    steps = [
+        PipelineStep(f"s{n}", agent=one, message="x", after=[f"s{n - 1}"] if n else []) for n in range(6)
+    ]
+    async with Pipeline("p", steps=steps) as pipeline:
+        result = await pipeline.process(session_id="r", limits=Limits(model_calls=4))
+        assert len(told(one)) == 3
+        assert result.status in ("partial", "error")
+        assert list(statuses(result).values())[:3] == ["done"] * 3
+        assert any("limit of 4 model calls" in each.reason for each in result.steps.values()) or isinstance(
+            result.error, LimitReached
+        )
+        result = await pipeline.retry("r", limits=Limits(model_calls=20))
+    assert set(statuses(result).values()) == {"done"}
+    assert len(told(one)) == 6
+
+
+async def test_what_a_run_took_is_in_its_result():
+    """Its own calls cost nothing, those of its steps count."""
+    one = agent("one")
+    async with Pipeline(
+        "p", steps=[PipelineStep("a", agent=one, message="x")], limits=Limits(cost=1.0)
+    ) as pipeline:
+        result = await pipeline.process()
+    assert result.usage.cost == 0
+    assert result.status == "partial"
+    assert "price" in result.steps["a"].reason
+
+
+# --- runs by their ids -------------------------------------------------------------------------
+
+
+async def test_a_run_of_an_id_is_run_once():
+    """Whoever asks for it again gets its result, also two at a time; other inputs are refused."""
+    one = agent("one")
+    pipeline = Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x}")])
+    async with pipeline:
+        results = []
+
+        async def run():
+            results.append(await pipeline.process({"x": "1"}, session_id="r", owner="ada"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run)
+            nursery.start_soon(run)
+        again = await pipeline.process(session_id="r", owner="ada")
+        assert [each.data for each in (*results, again, await pipeline.result("r"))] == ["<1>"] * 4
+        assert told(one) == ["1"]
+        with pytest.raises(ConfigurationError, match="was begun with other inputs"):
+            await pipeline.process({"x": "2"}, session_id="r", owner="ada")
+        with pytest.raises(WrongOwner):
+            await pipeline.process({"x": "1"}, session_id="r", owner="eve")
+        with pytest.raises(SessionNotFound):
+            await pipeline.result("other")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, "the input 'x' is missing"),
+        ({"x": 1, "yy": 2}, "no step reads the input 'yy'"),
+        ({"y": 2}, "'x' is missing"),
+    ],
+)
+async def test_wrong_inputs_are_refused_before_anything_runs(inputs, words):
+    """And the run of that id can be begun with the right ones."""
+    one = agent("one")
+    async with Pipeline("p", steps=[PipelineStep("a", agent=one, message="{x} {y?}")]) as pipeline:
+        for session_id in ("r", None):
+            with pytest.raises(ConfigurationError, match=words):
+                await pipeline.process(inputs, session_id=session_id)
+        assert told(one) == []
+        assert (await pipeline.process({"x": 1}, session_id="r")).data == "<1 >"
+
+
+async def test_a_run_is_cancelled_with_all_its_steps(autojump_clock):
+    """By whoever waits for it, or by a person in its session; nothing of it goes on."""
+    slow, fast = agent("slow", delay=100), agent("fast", delay=1)
+    steps = [
+        PipelineStep("quick", agent=fast, message="x"),
+        *(PipelineStep(f"s{n}", agent=slow, message="{quick}") for n in range(3)),
+    ]
+    async with Pipeline("p", steps=steps) as pipeline:
+        with trio.move_on_after(50):
+            await pipeline.process(session_id="mine")
+        await (await pipeline.open_session("mine")).wait_idle()
+        assert slow._opener.running.sessions == {}
+        async with trio.open_nursery() as nursery:
+            results = []
+
+            async def run():
+                results.append(await pipeline.process(session_id="theirs"))
+
+            nursery.start_soon(run)
+            await trio.sleep(50)
+            await (await pipeline.open_session("theirs")).interrupt("enough")
+        assert slow._opener.running.sessions == {}
+        assert results[0].status == "cancelled"
+        assert isinstance(results[0].error, Interrupted)
+        assert statuses(results[0]) == {"quick": "done", "s0": "pending", "s1": "pending", "s2": "pending"}
+        again = await pipeline.retry("theirs")
+    assert set(statuses(again).values()) == {"done"}
+    assert told(fast) == ["x", "x"]
+    assert again.steps["s0"].session_id == "theirs/task/s0@2"
+
+
+async def test_a_run_goes_on_from_any_step():
+    """What is before it is kept, it and what comes after it run again, in new sessions."""
+    count = iter(range(100))
+    one = agent("one", lambda text: f"{text}{next(count)}")
+    steps = [
+        PipelineStep("a", agent=one, message="a"),
+        PipelineStep("b", agent=one, message="b"),
+        PipelineStep("c", agent=one, message="{b}c"),
+        PipelineStep("d", agent=one, message="{c}{a}"),
+    ]
+    async with Pipeline("p", steps=steps) as pipeline:
+        first = await pipeline.process(session_id="r")
+        second = await pipeline.retry("r", "c")
+        third = await pipeline.retry("r", "a", "b")
+        with pytest.raises(ConfigurationError, match="there is no step 'x'"):
+            await pipeline.retry("r", "x")
+        nothing = await pipeline.retry("r")
+    assert first.outputs["a"] == second.outputs["a"] != third.outputs["a"]
+    assert first.outputs["b"] == second.outputs["b"] != third.outputs["b"]
+    assert first.outputs["c"] != second.outputs["c"]
+    assert [each.steps["d"].session_id for each in (first, second, third, nothing)] == [
+        "r/task/d",
+        "r/task/d@2",
+        "r/task/d@3",
+        "r/task/d@3",
+    ]
+    assert nothing.outputs == third.outputs
+    assert next(count) == 4 + 2 + 4
+
+
+async def test_a_step_that_failed_is_mended_by_going_on():
+    """Without names all that failed, and what was skipped for it, runs again; what a condition left out does not."""
+    one, bad = agent("one"), agent("bad", failing(1))
+    steps = [
+        PipelineStep("a", agent=one, message="a"),
+        PipelineStep("b", agent=bad, message="{a}"),
+        PipelineStep("c", agent=one, message="{b}"),
+        PipelineStep("never", agent=one, message="{a}", when=When.empty("a")),
+    ]
+    async with Pipeline("p", steps=steps, answer="c") as pipeline:
+        assert (await pipeline.process(session_id="r")).status == "partial"
+        result = await pipeline.retry("r")
+    assert (result.status, result.data) == ("success", "<fine>")
+    assert told(one) == ["a", "fine"]
+
+
+# --- an agent among agents ---------------------------------------------------------------------
+
+
+async def test_a_pipeline_is_a_step_of_another():
+    """It gets its inputs as an object, and gives its answer as a value."""
+    one = agent("one", lambda text: json.dumps({"n": int(text) + 1}))
+    inner = Pipeline(
+        "inner", steps=[PipelineStep("add", agent=one, message="{n}", output={"type": "object"})]
+    )
+    outer = Pipeline(
+        "outer",
+        steps=[
+            PipelineStep("first", agent=inner, message={"n": 1}),
+            PipelineStep("second", agent=inner, message={"n": "{first.n}"}),
+        ],
+    )
+    async with outer:
+        result = await outer.process(session_id="r")
+    assert result.data == {"n": 3}
+    assert told(one) == ["1", "2"]
+
+
+async def test_a_failed_pipeline_is_a_failed_step():
+    """A partial answer is less than what was asked for."""
+    inner = Pipeline(
+        "inner",
+        steps=[
+            PipelineStep("a", agent=agent("bad", failing(9)), message="x"),
+            PipelineStep("b", agent=agent("one"), message="y"),
+        ],
+    )
+    async with Pipeline("outer", steps=[PipelineStep("all", agent=inner, message="go")]) as outer:
+        result = await outer.process()
+    assert result.steps["all"].status == "failed"
+    assert result.steps["all"].reason.startswith("the answer is partial: ")
+
+
+async def test_a_pipeline_is_a_tool_and_answers_messages():
+    """One input takes plain words; what makes no sense is answered in words."""
+    one = agent("one")
+    inner = Pipeline("inner", steps=[PipelineStep("a", agent=one, message="about {topic}")], goal="write")
+    boss = BareAgent(
+        "boss", llm=ScriptedLLM([ToolCall("inner", {"task": "tea"}), "done"]), tools=[inner.as_tool()]
+    )
+    async with open_runtime() as runtime:
+        await runtime.start(boss)
+        session = await boss.create_session("ada")
+        results = []
+        session.on_tool_result(results.append)
+        await boss.run("go", session=session)
+        assert [each.content for each in results] == ["<about tea>"]
+        talk = await inner.create_session("ada")
+        assert str(await inner.run('{"tpic": 1}', session=talk)).startswith("the input 'topic' is missing")
+        assert str(await inner.run("coffee", session=talk)) == "<about coffee>"
+        assert "this run has begun" in str(await inner.run("milk", session=talk))
+        assert "there is no step 'b'" in str(await inner.run('{"from": ["b"]}', session=talk))
+        assert str(await inner.run('{"from": ["a"]}', session=talk)) == "<about coffee>"
+    assert told(one) == ["about tea", "about coffee", "about coffee"]
+
+
+async def test_steps_wait_for_people(autojump_clock):
+    """A call that a person has to approve holds its step, and no other."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    payer = BareAgent("payer", llm=ScriptedLLM([ToolCall("pay", {}), "it is paid"]), tools=[pay])
+    steps = [
+        PipelineStep("pay", agent=payer, message="pay"),
+        PipelineStep("other", agent=agent("one"), message="x"),
+    ]
+    async with open_runtime() as runtime, trio.open_nursery() as nursery:
+        pipeline = await runtime.start(Pipeline("p", steps=steps))
+        results = []
+
+        async def run():
+            results.append(await pipeline.process(session_id="r"))
+
+        nursery.start_soon(run)
+        await trio.sleep(1)
+        (waiting,) = await runtime.approvals()
+        assert statuses(await pipeline.result("r")) == {"pay": "pending", "other": "done"}
+        await payer.answer(waiting, Approve())
+    assert results[0].outputs == {"pay": "it is paid", "other": "<x>"}
+
+
+async def test_tools_of_steps_find_the_deps_of_the_pipeline():
+    """As those of agents that are asked by others."""
+
+    @tool
+    async def look(context: ToolContext[str]) -> str:
+        """Look."""
+        return context.deps
+
+    looker = BareAgent("looker", llm=ScriptedLLM([ToolCall("look", {}), "looked"]), tools=[look])
+    found = []
+    looker.on_session(lambda session: session.on_tool_result(lambda result: found.append(result.content)))
+    pipeline = Pipeline("p", steps=[PipelineStep("a", agent=looker, message="x")], deps="the shop")
+    async with pipeline:
+        assert (await pipeline.process()).data == "looked"
+    assert found == ["the shop"]
+
+
+# --- restarts ----------------------------------------------------------------------------------
+
+
+async def test_a_run_goes_on_in_the_next_process(tmp_path):
+    """What has ended is not asked again, and what was at work goes on in its session, with the form that it was told."""
+    url, calls, formats = f"sqlite:///{tmp_path}/journal.db", [], []
+
+    def make(stuck=None):
+        async def answer(chat):
+            calls.append(asked(chat))
+            formats.append(chat.response_format is not None)
+            if stuck is not None and asked(chat).startswith("slow"):
+                stuck.set()
+                await trio.sleep_forever()
+            return json.dumps({"url": asked(chat), "score": 1})
+
+        one = BareAgent("one", llm=ScriptedLLM(answer))
+        steps = [
+            PipelineStep("a", agent=one, message="quick", output=Found),
+            PipelineStep("b", agent=one, message="slow {a.score}", output=Found),
+            PipelineStep("c", agent=one, message="{b.url}", output=Found),
+        ]
+        return Pipeline("p", steps=steps, grace=0)
+
+    for _ in range(2):  # two processes, of which each dies in the middle
+        stuck = trio.Event()
+        with trio.CancelScope() as process:
+            async with open_runtime(journal=url) as runtime, trio.open_nursery() as nursery:
+                pipeline = await runtime.start(make(stuck))
+                nursery.start_soon(partial(pipeline.process, {}, session_id="r"))
+                with trio.fail_after(30):
+                    await stuck.wait()
+                process.cancel()
+    async with open_runtime(journal=url) as runtime:
+        pipeline = await runtime.start(make())
+        with trio.fail_after(30):
+            result = await pipeline.process(session_id="r")
+        heads = await runtime.journal.children("p", "r")
+    assert result.outputs["c"] == {"url": "slow 1", "score": 1.0}
+    assert calls == ["quick", "slow 1", "slow 1", "slow 1", "slow 1"]
+    assert all(formats)
+    assert sorted(head.session_id for head in heads) == ["r/task/a", "r/task/b", "r/task/c"]
+
+
+async def test_times_of_steps_go_on_over_a_restart(tmp_path, autojump_clock, monkeypatch):
+    """A step does not get its time anew by that: half a minute later, half of it is left."""
+    url = f"sqlite:///{tmp_path}/journal.db"
+
+    def make():
+        slow = agent("slow", delay=100)
+        step = PipelineStep("a", agent=slow, message="x", timeout=60)
+        return Pipeline("p", steps=[step], grace=0)
+
+    with trio.move_on_after(40):
+        async with open_runtime(journal=url) as runtime:
+            pipeline = await runtime.start(make())
+            await pipeline.process(session_id="r")
+    later = time.time() + 30
+    monkeypatch.setattr(time, "time", lambda: later)  # of this process, which begins by it
+    async with open_runtime(journal=url) as runtime:
+        pipeline = await runtime.start(make())
+        began = trio.current_time()
+        result = await pipeline.process(session_id="r")
+        assert trio.current_time() - began < 35
+    assert result.steps["a"].reason == "agent 'slow' did not answer within 60 s"

@@ -1,0 +1,272 @@
+"""Functions `(state, args)` as tools of a goal: what they find in the state, and what the model is told of their arguments."""
+
+import json
+from dataclasses import dataclass
+from typing import TypedDict
+
+import attrs
+import pydantic
+import pytest
+
+from actgent import ConfigurationError, GoalAgent, ScriptedLLM, ToolCall, discover, run_agent
+from actgent.protocols.goal import CustomAction
+
+
+def act(action, **params):
+    return json.dumps({"action": action, "params": params, "reasoning": "because"})
+
+
+def use(name, **args):
+    return act("execute", tool=name, args=args)
+
+
+ACHIEVED = act("evaluate", achieved=True, answer="done")
+
+
+def look(state, args):
+    """Look something up."""
+    return ("found", {"n": args.get("n", 1)})
+
+
+class Seen:
+    """A tool that remembers the state that it was given."""
+
+    def __init__(self):
+        self.states = []
+
+    def tool(self, name="show"):
+        def show(state, args):
+            self.states.append(state)
+
+        show.__name__ = name
+        return show
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_tools_see_the_goal_and_what_was_found(native):
+    """`goal`, `results` and `used_tools`, as the seed's initial state has them, and nothing of the loop's own."""
+    seen = Seen()
+
+    def call(name, **args):
+        return ToolCall(name, args) if native else use(name, **args)
+
+    def broken(state, args):
+        raise RuntimeError("no")
+
+    llm = ScriptedLLM([call("show"), call("look", n=7), call("broken"), call("show", now=True), ACHIEVED])
+    await run_agent("find n", llm, tools=[look, seen.tool(), broken])
+    first, second = seen.states
+    assert first == {"goal": "find n", "results": [], "used_tools": []}
+    assert second["goal"] == "find n"
+    assert second["used_tools"] == ["show", "look"]
+    assert second["results"][-1] == {"tool": "look", "result": {"found": {"n": 7}}}
+    assert second["found"] == {"n": 7}
+    assert [key for key in second if key.startswith("_")] == []
+
+
+async def test_what_a_tool_wrote_goes_before():
+    """`results` that a tool keeps by itself are the tool's, as in the seed; the store is not changed by a look at it."""
+    seen = Seen()
+
+    def keep(state, args):
+        return ("results", [*state["results"], "mine"])
+
+    def spoil(state, args):
+        state["results"].append("spoilt")
+        state["used_tools"].clear()
+
+    llm = ScriptedLLM([use("keep"), use("spoil"), use("show"), ACHIEVED])
+    result = await run_agent("keep", llm, tools=[keep, spoil, seen.tool()])
+    assert seen.states[0]["results"] == ["mine"]
+    assert seen.states[0]["used_tools"] == ["keep", "spoil"]
+    assert result.raw_data == {"results": ["mine"]}
+
+
+async def test_each_goal_of_a_session_has_its_own():
+    """The second goal begins with no results; what was written into the state stays."""
+    seen = Seen()
+    llm = ScriptedLLM([use("look"), ACHIEVED, use("show"), ACHIEVED])
+    async with GoalAgent("worker", llm=llm, tools=[look, seen.tool()]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("one", session=session)
+        await agent.run("two", session=session)
+    assert seen.states == [{"goal": "two", "results": [], "used_tools": [], "found": {"n": 1}}]
+
+
+async def test_custom_actions_see_the_same():
+    """They are functions of the state, too."""
+    seen = []
+
+    def note(state, params):
+        seen.append(state)
+        return ("note", len(state["results"]))
+
+    llm = ScriptedLLM([use("look"), act("note"), ACHIEVED])
+    async with GoalAgent(
+        "worker", llm=llm, tools=[look], actions=[CustomAction("note", "note it", note)]
+    ) as agent:
+        await agent.run("find n")
+    assert seen[0]["results"] == [{"tool": "look", "result": {"found": {"n": 1}}}]
+
+
+async def test_tools_that_were_found_in_files_see_the_goal(tmp_path):
+    """A file `NAME.tools.py` is found beside those with a name of their own, and its functions see the goal as others do."""
+    for name in ("tagent.tools.py", "shop.tools.py", "tools.py"):
+        function = name.partition(".")[0]
+        (tmp_path / name).write_text(
+            f"def {function}(state, args):\n    return ('{function}', state['goal'])\n", encoding="utf-8"
+        )
+    found = discover(tmp_path)
+    assert [tool.name for tool in found.tools] == ["tagent", "shop"]
+    llm = ScriptedLLM([use("shop"), ACHIEVED])
+    result = await run_agent("buy", llm, tools=found.tools)
+    assert result.raw_data == {"shop": "buy"}
+    assert found.tools[1].beside is None  # the one that was given may serve others
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+def listed(state, args):
+    """Search the shop.
+
+    Args:
+        state: What was found so far.
+        args: What to look for.
+        query (str): What it is called.
+        limit (int, optional): How many at most.
+        tags (list[str]): Any of these. Defaults to all.
+        odd: Whatever.
+    """
+    return ("args", dict(args))
+
+
+def nested(state, args):
+    """Search the shop.
+
+    Args:
+        state: What was found so far.
+        args: What to look for:
+            query (str): What it is called.
+            limit (int, optional): How many at most.
+    """
+    return ("args", dict(args))
+
+
+class Search(TypedDict):
+    query: str
+
+
+@dataclass
+class Plain:
+    query: str
+    limit: int = 3
+
+
+@attrs.frozen
+class Frozen:
+    query: str
+    limit: int = 3
+
+
+class Model(pydantic.BaseModel):
+    query: str
+    limit: int = 3
+
+
+def by_dict(state, args: Search):
+    """Search."""
+    return ("args", {"query": args["query"], "limit": 3})
+
+
+def by_dataclass(state, args: Plain):
+    """Search."""
+    return ("args", {"query": args.query, "limit": args.limit})
+
+
+def by_attrs(state, args: Frozen):
+    """Search."""
+    return ("args", {"query": args.query, "limit": args.limit})
+
+
+def by_model(state, args: Model):
+    """Search."""
+    return ("args", {"query": args.query, "limit": args.limit})
+
+
+def spec_of(llm, name):
+    return next(spec for spec in llm.chats[0].tools if spec.name == name)
+
+
+async def test_a_docstring_says_the_arguments():
+    """The model sees their names, types and texts, in the prompt and as the schema; without the section it has none."""
+    llm = ScriptedLLM([use("listed", query="tea"), use("look"), ACHIEVED])
+    result = await run_agent("search", llm, tools=[listed, look])
+    schema = spec_of(llm, "listed").parameters
+    assert schema["properties"] == {
+        "query": {"type": "string", "description": "What it is called."},
+        "limit": {"type": "integer", "description": "How many at most."},
+        "tags": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "Any of these. Defaults to all.",
+        },
+        "odd": {"description": "Whatever."},
+    }
+    assert schema["required"] == ["query", "odd"]
+    assert "- listed(query, limit, tags, odd): Search the shop.\n" in llm.chats[0].system
+    assert "- look(): Look something up.\n" in llm.chats[0].system
+    assert spec_of(llm, "look").parameters == {"type": "object"}
+    assert "odd" in result.tool_results[0].text  # it is missing
+
+
+async def test_arguments_below_args():
+    """The form that the seed's own docstrings have is read, too; what is not listed may be given as well."""
+    llm = ScriptedLLM([use("nested", query="tea", more=1), use("nested", query=7), ACHIEVED])
+    result = await run_agent("search", llm, tools=[nested])
+    assert list(spec_of(llm, "nested").parameters["properties"]) == ["query", "limit"]
+    assert spec_of(llm, "nested").parameters["required"] == ["query"]
+    assert result.raw_data == {"args": {"query": "tea", "more": 1}}
+    assert result.tool_results[1].status == "error"
+
+
+@pytest.mark.parametrize("function", [by_dict, by_dataclass, by_attrs, by_model])
+async def test_the_type_of_args(function):
+    """A type says which there are, and the function gets a value of it; what does not fit never comes to it."""
+    name = function.__name__
+    llm = ScriptedLLM([use(name, query="tea"), use(name, query=7), ACHIEVED])
+    result = await run_agent("search", llm, tools=[function])
+    assert spec_of(llm, name).parameters["properties"]["query"]["type"] == "string"
+    assert result.raw_data == {"args": {"query": "tea", "limit": 3}}
+    assert [each.status for each in result.tool_results] == ["success", "error"]
+    assert "query" in result.tool_results[1].text
+
+
+def test_a_type_that_cannot_be_said():
+    """What no model can fill in is refused when the agent is made."""
+
+    def wrong(state, args: "Missing"):  # noqa: F821
+        """Search."""
+
+    def odd(state, args: Seen):
+        """Search."""
+
+    with pytest.raises(ConfigurationError, match="the type of args in wrong cannot be resolved"):
+        GoalAgent("worker", llm=ScriptedLLM([]), tools=[wrong])
+    with pytest.raises(ConfigurationError, match="no JSON Schema"):
+        GoalAgent("worker", llm=ScriptedLLM([]), tools=[odd])
+
+
+class Offer(pydantic.BaseModel):
+    item: str
+    price: float = pydantic.Field(gt=0)
+
+
+async def test_a_model_of_pydantic_as_the_output():
+    """A goal's answer, and that of `run(output=)`, may be a model of pydantic: an object of it, checked by its own rules."""
+    llm = ScriptedLLM(
+        [use("look"), ACHIEVED, '{"item": "tea", "price": -1}', '{"item": "tea", "price": 2.5}']
+    )
+    result = await run_agent("buy", llm, tools=[look], output=Offer)
+    assert (result.status, result.data) == ("completed_with_formatting", Offer(item="tea", price=2.5))
+    assert "greater than 0" in llm.chats[-1].messages[-2].parts[0].text

@@ -1,0 +1,237 @@
+"""What messages and sessions carry beside their words: metadata, descriptions, links; and finding them."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trio
+
+from actgent import (
+    Agent,
+    BareAgent,
+    ConfigurationError,
+    ReActAgent,
+    ScriptedLLM,
+    Sender,
+    ToolCall,
+    open_runtime,
+    tool,
+)
+from actgent.messages import traceparent
+
+
+@tool
+def look(what: str) -> str:
+    """Look something up."""
+    return f"found {what}"
+
+
+def direct(**more):
+    action = {
+        "response_purpose": "DIRECT_RESPONSE",
+        "response_description": "It is 5.",
+        "response_content": {"n": 5},
+    }
+    return json.dumps({"primary_action": action, **more})
+
+
+REASONED = {
+    "question_nature": "SIMPLE",
+    "context": {"understanding": "a sum", "approach": "add", "considerations": ["none"]},
+    "additional_info": {"results": "5", "analysis": "exact", "next_steps": []},
+}
+
+# --- what a ReAct agent says about its answer -----------------------------------------------
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_what_a_model_says_about_its_answer_reaches_handlers_and_callers(journal):
+    """question_nature, context and additional_info are in the reply; an answer without them has None."""
+    llm = ScriptedLLM([direct(**REASONED), direct(), direct(context="", question_nature="COMPLEX")])
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(ReActAgent("tutor", llm=llm))
+        session = await agent.create_session("ada")
+        heard = []
+        session.on_conversation(heard.append)
+        reply = await agent.run("2+3?", session=session)
+        assert (reply.text, reply.reasoning) == ("It is 5.", REASONED)
+        assert heard == [reply]
+        assert (await agent.run("again?", session=session)).reasoning is None
+        assert (await agent.run("and?", session=session)).reasoning == {"question_nature": "COMPLEX"}
+        if journal:
+            found = await session.observations(types=["FINAL_RESPONSE"])
+            assert [each.metadata.get("reasoning") for each in found][:2] == [REASONED, None]
+
+
+# --- metadata --------------------------------------------------------------------------------
+
+
+async def test_metadata_is_kept_and_never_shown_to_a_model(tmp_path):
+    """With chat, run and create_message; hooks see it; it survives a restart."""
+    noted = {"ticket": 7, "tags": ["a", "b"]}
+    llm, seen = ScriptedLLM(["one", "two", "three", "four"]), []
+    address = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=llm))
+        agent.on_query(lambda message: seen.append(message.metadata))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("first", metadata=noted)
+        await session.wait_idle()
+        await agent.run("second", session=session, metadata={"k": 1})
+        made = session.create_message("third", metadata=noted)
+        noted["ticket"] = 8  # theirs from now on
+        await agent.receive(made)
+        await session.wait_idle()
+        assert "ticket" not in repr([chat.messages for chat in llm.chats])
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        said = [each for each in (await agent.open_session("s")).history if each.sender.kind == "user"]
+    kept = {"ticket": 7, "tags": ["a", "b"]}
+    assert [dict(each.metadata) for each in said] == [kept, {"k": 1}, kept]
+    assert seen == [kept, {"k": 1}, kept]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({1: "x"}, "texts as names"),
+        ("text", "mapping"),
+        ({"x": object()}, "JSON cannot carry"),
+        ({"x": float("nan")}, "JSON cannot carry"),
+        ({"x": "y" * 16_000}, "at most 16000"),
+    ],
+)
+async def test_metadata_is_plain_and_bounded(wrong, words):
+    """What JSON cannot carry, or is too long, is refused where it is given, and nothing is said."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=words):
+            await session.chat("hi", metadata=wrong)
+        assert session.history == ()
+
+
+async def test_metadata_and_descriptions_are_redacted(tmp_path):
+    """redact= takes texts out of both, as out of words."""
+    address = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=address, redact=lambda text: text.replace("secret", "***")) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["a", "b"])))
+        session = await agent.create_session("ada", "my secret", session_id="s")
+        await session.chat("x", metadata={"note": "secret", "n": 1})
+        await session.wait_idle()
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.open_session("s")
+        assert (session.description, session.history[2].metadata) == ("my ***", {"note": "***", "n": 1})
+
+
+# --- description -----------------------------------------------------------------------------
+
+
+async def test_a_session_knows_its_description(tmp_path):
+    """It is what the session was opened with, bounded, also after a restart; a session without one has none."""
+    address = f"sqlite:///{tmp_path / 'j.db'}"
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["a", "b"])))
+        session = await agent.create_session("ada", "book a flight", session_id="s")
+        assert session.description == "book a flight"
+        assert (await agent.create_session("ada")).description == ""
+        long = await agent.create_session("ada", "x" * 3000)
+        await long.wait_idle()
+        assert (len(long.description), len(long.history[0].text)) == (2000, 3000)
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        assert (await agent.open_session("s")).description == "book a flight"
+
+
+# --- finding messages --------------------------------------------------------------------------
+
+
+async def test_messages_are_found_by_role_and_date(monkeypatch):
+    """Roles, dates, and both with places; pages go on by first and last."""
+    monkeypatch.setattr("actgent.sessions.following.finding.PAGE", 3)
+    async with BareAgent("clerk", llm=ScriptedLLM([f"a{n}" for n in range(6)])) as agent:
+        session = await agent.create_session("ada")
+        for n in range(6):
+            await agent.run(f"q{n}", session=session)
+            await trio.sleep(0.002)
+        users = await session.messages(roles=["user"], limit=4)
+        assert [each.text for each in users] == ["q2", "q3", "q4", "q5"]
+        assert (users.first, users.last, users.total) == (4, 10, 12)
+        before = await session.messages(roles=["user"], limit=4, before=users.first)
+        assert [each.text for each in before] == ["q0", "q1"]
+        behind = await session.messages(roles=("assistant",), after=3, limit=2)
+        assert [each.text for each in behind] == ["a2", "a3"]
+        more = await session.messages(roles=("assistant",), after=behind.last)
+        assert [each.text for each in more] == ["a4", "a5"]
+        at = datetime.fromtimestamp(session.history[6].created_at - 0.001, UTC)
+        later = await session.messages(after=at, limit=2)
+        assert [each.text for each in later] == ["q3", "a3"]
+        earlier = await session.messages(before=at, limit=2)
+        assert [each.text for each in earlier] == ["q2", "a2"]
+        day = timedelta(days=1)
+        between = await session.messages(after=at - day, before=at, roles=["assistant"])
+        assert [each.text for each in between] == ["a0", "a1", "a2"]
+        nothing = await session.messages(roles=["tool"])
+        assert (nothing.messages, nothing.last) == ((), -1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"),
+    [
+        ({"roles": ["assistent"]}, "assistant"),
+        ({"roles": "user"}, "list of kinds"),
+        ({"before": datetime(2026, 1, 1)}, "time zone"),  # noqa: DTZ001 - that is what is refused
+        ({"roles": ["user"], "limit": 0}, "at least 1"),
+        ({"roles": ["user"], "before": 1, "after": 2}, "not both"),
+    ],
+)
+async def test_what_finds_nothing_is_refused(wanted, words):
+    """A role that is none, a date without a zone, a limit below 1, two places."""
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=words):
+            await session.messages(**wanted)
+
+
+# --- links ---------------------------------------------------------------------------------------
+
+
+async def test_a_message_leads_to_its_trace_calls_and_observations():
+    """From the question to all of its turn; from the answer to its own calls; from an unknown id to an error."""
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    call = ToolCall("look", {"what": "sums"}, id="c1")
+    llm = ScriptedLLM([[call], "It is 5.", "Bye."])
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(Agent("tutor", llm=llm, tools=[look]))
+        session = await agent.create_session("ada")
+        token = traceparent.set(trace)
+        await agent.run("2+3?", session=session, message_id="m1")
+        traceparent.reset(token)
+        await agent.run("bye", session=session, message_id="m2")
+        _, calling, results, answer = session.history[:4]
+        links = await session.links("m1")
+        assert (links.turn, links.trace_id, links.cause) == ("m1", trace.split("-")[1], None)
+        assert (links.calls, [each.content for each in links.results]) == ((call,), ["found sums"])
+        assert links.effects == (calling.id, results.id)
+        kinds = [each.type for each in links.observations]
+        assert kinds == ["TOOL_CALL", "TOOL_EXECUTION", "FINAL_RESPONSE"]
+        of_answer = await session.links(answer)
+        assert (of_answer.turn, of_answer.cause, of_answer.calls) == ("m1", results.id, ())
+        assert [each.type for each in of_answer.observations] == ["FINAL_RESPONSE"]
+        of_calling = await session.links(calling)
+        assert (of_calling.message, of_calling.calls, of_calling.effects) == (calling, (call,), ())
+        assert [each.type for each in of_calling.observations] == ["TOOL_CALL", "TOOL_EXECUTION"]
+        other = await session.links("m2")
+        assert (other.trace_id, other.calls) == (None, ())
+        assert [each.content for each in other.observations] == ["Bye."]
+        with pytest.raises(ConfigurationError, match="no message 'nope'"):
+            await session.links("nope")
+
+
+async def test_links_need_no_journal():
+    """Without one there are no observations, and the rest is there."""
+    async with BareAgent("clerk", llm=ScriptedLLM(["Hello."])) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("hi", session=session, sender=Sender("bob"), message_id="m")
+        links = await session.links("m")
+        assert (links.observations, links.effects) == ((), (session.history[1].id,))

@@ -1,0 +1,78 @@
+"""Sound and videos in what users say, on the wires of real clients: where one takes them, and where none does."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+from actgent import Anthropic, BareAgent, File, OpenAI, OpenAIResponses, Text, UnsupportedPart
+from actgent.llm.retry import Retry
+from actgent.testing import open_provider
+
+WAV = File(media_type="audio/wav", data=b"RIFF....WAVE", name="a.wav")
+MP3 = File(media_type="audio/mpeg", data=b"ID3", name="a.mp3")
+OGG = File(media_type="audio/ogg", data=b"OggS", name="a.ogg")
+VIDEO = File(media_type="video/mp4", data=b"....ftyp", name="a.mp4")
+LINKED = File(media_type="video/mp4", url="https://example.org/a.mp4")
+
+
+@asynccontextmanager
+async def listening(kind, provider=None):
+    """An agent with such a client, which is closed behind it."""
+    options = {}
+    if provider is not None:
+        options["base_url"] = provider.anthropic_url if kind is Anthropic else provider.openai_url
+    llm = kind("any-model", api_key="any", retry=Retry(attempts=1), **options)
+    async with BareAgent("listener", llm=llm) as agent:
+        yield agent
+    await llm.aclose()
+
+
+@pytest.mark.parametrize("said", [WAV, MP3, VIDEO])
+async def test_chat_completions_carry_them(said):
+    """The server gets the same bytes, and they stand in the record for the next turn."""
+    async with open_provider(["A bird.", "Yes."]) as provider:
+        async with listening(OpenAI, provider) as agent:
+            session = await agent.create_session("ada")
+            assert (await agent.run(["What is it?", said], session=session)).text == "A bird."
+            assert (await agent.run("Sure?", session=session)).text == "Yes."
+        for chat in [each.chat for each in provider.requests]:
+            text, medium = chat.messages[0].parts
+            assert (text, medium.media_type, medium.data) == (
+                Text("What is it?"),
+                said.media_type,
+                said.data,
+            )
+
+
+async def test_a_video_by_its_address():
+    """It is the server that reads it."""
+    async with open_provider(["A cat."]) as provider:
+        async with listening(OpenAI, provider) as agent:
+            await agent.run(["What is it?", LINKED])
+        assert provider.requests[0].chat.messages[0].parts[1].url == LINKED.url
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "words"),
+    [
+        (OpenAI, OGG, "WAV and MP3, and no audio/ogg"),
+        (OpenAIResponses, WAV, "responses take no audio/wav"),
+        (OpenAIResponses, VIDEO, "responses take no video/mp4"),
+        (Anthropic, WAV, "Anthropic takes no audio/wav"),
+        (Anthropic, VIDEO, "Anthropic takes no video/mp4"),
+    ],
+)
+async def test_a_wire_that_takes_none_says_so(kind, said, words):
+    """Nothing is sent, and the error says what is taken."""
+    async with open_provider(["never"]) as provider:
+        async with listening(kind, provider) as agent:
+            with pytest.raises(UnsupportedPart, match=words):
+                await agent.run(["What is it?", said])
+        assert provider.requests == []
+
+
+async def test_openai_itself_takes_no_video():
+    """Its servers are known by their address, and are not asked."""
+    async with listening(OpenAI) as agent:
+        with pytest.raises(UnsupportedPart, match="pictures of it, or its sound"):
+            await agent.run(["What is it?", VIDEO])

@@ -1,0 +1,55 @@
+"""Servers in processes of their own, which are killed and started again."""
+
+import re
+import subprocess
+
+import pytest
+
+TEAM = """
+from actgent import BareAgent, ScriptedLLM
+
+def answer(chat):
+    return "you said: " + chat.messages[-1].parts[0].text
+
+clerk = BareAgent("clerk", llm=ScriptedLLM(answer))
+"""
+
+
+@pytest.fixture
+def start(tmp_path, commands, no_keys):
+    """What starts a server in a process of its own, at the address of the one before, and kills it."""
+    (tmp_path / "team.py").write_text(TEAM)
+    running = []
+
+    def starting(port=0):
+        options = ["--bind", f"127.0.0.1:{port}", "--journal", "agents.db", "--tokens", "tokens.toml"]
+        with (tmp_path / "errors.txt").open("ab") as errors:
+            process = commands.popen(
+                ["actgent", "serve", "team.py", *options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=tmp_path,
+            )
+        running.append(process)
+        said = ""
+        while "/v1" not in said:
+            said = process.stdout.readline().decode()
+            assert said, (tmp_path / "errors.txt").read_text()
+        return process, re.search(r"http\S+(?=/v1)", said)[0]
+
+    yield starting
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def make_token(commands, folder):
+    made = commands.run(
+        ["actgent", "token", "new", "--name", "ci", "--owner", "ada", "--scope", "chat"],
+        capture_output=True,
+        cwd=folder,
+        text=True,
+        check=True,
+    )
+    return re.search(r"act_\S+", made.stdout)[0]

@@ -1,0 +1,190 @@
+"""`actgent node` and `actgent cluster`, as commands beside a real broker and database."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from actgent import LLM, Answer, BareAgent, Text
+from actgent.journal.listing import SessionKey
+
+ACTGENT = Path(sys.executable).with_name("actgent")
+PATIENCE = 90
+"""Seconds for all of a test, on a machine that does much else."""
+AGENT = """
+from actgent import BareAgent, ScriptedLLM
+
+clerk = BareAgent("clerk", llm=ScriptedLLM(["It is 42."]))
+"""
+
+
+@attrs.define
+class Mended(LLM):
+    """Fails at first, and says again what it was told once it is mended."""
+
+    name = "mended"
+    is_mended: bool = False
+
+    async def complete(self, chat, on_text=None):
+        await trio.lowlevel.checkpoint()
+        if not self.is_mended:
+            raise RuntimeError("not yet")
+        return Answer(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
+
+
+@pytest.fixture
+def command(commands):
+    """Run `actgent cluster` with these words to its end, where the cluster is."""
+
+    async def run(cluster, *words):
+        done = await trio.to_thread.run_sync(
+            partial(
+                commands.run,
+                [ACTGENT, "cluster", *words],
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                env=environment(cluster),
+            )
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def environment(cluster):
+    return {**os.environ, "ACTGENT_JOURNAL": cluster.journal, "ACTGENT_BROKER": cluster.broker} | {
+        "COLUMNS": "200"
+    }
+
+
+async def give_up(runtime, session, message_id, words="2 + 2?"):
+    """A message that has failed, and is on the list of those that were given up."""
+    await session.chat(words, message_id=message_id)
+    await session.wait_idle()
+    key = SessionKey("clerk", session.id)
+    await runtime.journal.suspects.bury(key, message_id, "5 processes died")
+
+
+async def test_what_was_given_up_is_listed_said_again_and_dropped(open_cluster, command):
+    """Said again it has a new id, and is answered once, however often that is asked for; dropped it is off the list."""
+    llm = Mended()
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=llm)) as runtime,
+            cluster.connect() as client,
+        ):
+            place = ("--pool", cluster.pool)
+            nothing = await command(cluster, "dead")
+            assert (nothing.returncode, nothing.stdout) == (0, "no message was given up\n")
+            session = await client.agent("clerk").create_session("ada")
+            await give_up(runtime, session, "m1")
+            listed = await command(cluster, "dead", "--json")
+            (row,) = json.loads(listed.stdout)
+            assert listed.returncode == 1
+            assert (row["message_id"], row["session_id"], row["reason"]) == (
+                "m1",
+                session.id,
+                "5 processes died",
+            )
+
+            llm.is_mended = True
+            again = await command(cluster, "dead", "retry", "m1", *place)
+            assert again.returncode == 0, again.stderr
+            assert (await command(cluster, "dead", "retry", "m1", *place)).stdout == again.stdout
+            new_id = again.stdout.strip()
+            await session.wait_idle()
+            history = await session.history()
+            said = [(each.id, each.sender.name) for each in history if each.sender.kind == "user"]
+            answers = [each.text for each in history if each.sender.kind == "assistant"]
+            assert new_id != "m1"
+            assert said.count((new_id, "ada")) == 1
+            assert answers == ["you said: 2 + 2?"]
+            listed = await command(cluster, "dead")
+            assert (listed.returncode, listed.stdout.count(f"; said again as {new_id}\n")) == (0, 1)
+
+            dropped = await command(cluster, "dead", "drop", "m1")
+            assert dropped.returncode == 0, dropped.stderr
+            assert (await command(cluster, "dead")).stdout == "no message was given up\n"
+
+
+async def test_ids_that_do_not_name_one_message_are_refused(open_cluster, command):
+    """Of none, of one that differs a little, and of several sessions: a line that says what there is."""
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=Mended())) as runtime,
+            cluster.connect() as client,
+        ):
+            for verb in ("retry", "drop"):
+                refused = await command(cluster, "dead", verb, "m1")
+                assert refused.returncode == 2
+                assert refused.stderr == "actgent: no message 'm1' was given up: no message was\n"
+            for session_id in ("s1", "s2"):
+                session = await client.agent("clerk").create_session("ada", session_id=session_id)
+                await give_up(runtime, session, "m1")
+            near = await command(cluster, "dead", "drop", "m11")
+            assert (near.returncode, "did you mean 'm1'?" in near.stderr) == (2, True)
+            several = await command(cluster, "dead", "drop", "m1")
+            assert (several.returncode, "--session" in several.stderr) == (2, True)
+            assert (await command(cluster, "dead", "drop", "m1", "--session", "s2")).returncode == 0
+            (left,) = json.loads((await command(cluster, "dead", "--json")).stdout)
+            assert left["session_id"] == "s1"
+
+
+async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
+    """No node has been there: that is said, with what to do."""
+    async with open_cluster() as cluster:
+        for words in (["dead"], ["status", "--pool", cluster.pool]):
+            refused = await command(cluster, *words)
+            assert refused.returncode == 2
+            assert "has no tables of a cluster: start a node" in refused.stderr
+
+
+async def test_a_node_is_started_seen_and_drained(open_cluster, command, commands, tmp_path):
+    """Each by its command: it serves all partitions and answers, and when it is drained it ends with 0."""
+    file = tmp_path / "agents.py"
+    file.write_text(AGENT)
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster:
+            place = ("--pool", cluster.pool)
+            words = [ACTGENT, "node", file, "--name", "web", *place]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            with commands.popen(words, **pipes, env=environment(cluster)) as node:
+                try:
+                    await check_a_node(cluster, node, partial(command, cluster), place)
+                finally:
+                    node.kill()
+            gone = await command(cluster, "status", *place)
+            assert (gone.returncode, gone.stdout.splitlines()[0]) == (1, "no node is there")
+
+
+async def check_a_node(cluster, node, command, place):
+    line = await trio.to_thread.run_sync(node.stdout.readline, abandon_on_cancel=True)
+    assert line.startswith(b"clerk at node web-"), await trio.to_thread.run_sync(node.stderr.read)
+    async with cluster.connect() as client:
+        session = await client.agent("clerk").create_session("ada")
+        assert (await client.agent("clerk").run("6 * 7?", session=session)).text == "It is 42."
+    while (seen := await command("status", "--json", *place)).returncode:
+        assert seen.returncode == 1, seen.stderr
+    status = json.loads(seen.stdout)
+    (there,) = status["nodes"]
+    assert there["node"].encode() in line
+    assert there["agents"] == ["clerk"]
+    assert {each["owner"] for each in status["partitions"]} == {there["node"]}
+    assert "web-" in (await command("status", *place)).stdout
+    unknown = await command("drain", "wob", *place)
+    assert (unknown.returncode, "there is no node 'wob'" in unknown.stderr) == (2, True)
+    drained = await command("drain", "web", *place)
+    assert drained.returncode == 0, drained.stderr
+    assert f"{there['node']} has handed over" in drained.stderr
+    assert await trio.to_thread.run_sync(partial(node.wait, PATIENCE), abandon_on_cancel=True) == 0
+    assert b"the node was drained" in node.stderr.read()

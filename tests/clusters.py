@@ -1,0 +1,88 @@
+"""A cluster of a test's own at the broker and the database on loopback: its queues and its schema go with it."""
+
+import itertools
+import os
+from contextlib import asynccontextmanager, suppress
+
+import attrs
+import pytest
+import trio
+
+from actgent import BrokerLost, ConfigurationError, connect, open_runtime
+
+BROKER = "amqp://guest:guest@127.0.0.1:5672/"
+DATABASE = "postgresql://postgres@127.0.0.1:5432/test"
+_names = itertools.count()
+
+
+@attrs.frozen
+class Cluster:
+    """The addresses of a cluster, and the name of its pool."""
+
+    pool: str
+    journal: str
+    broker: str = BROKER
+
+    @asynccontextmanager
+    async def node(self, *agents, **options):
+        """A node in this process."""
+        given = {"journal": self.journal, "broker": self.broker, "pool": self.pool, **options}
+        async with open_runtime(**given) as runtime:
+            async with runtime.starting():
+                for agent in agents:
+                    await runtime.start(agent)
+            yield runtime
+
+    def connect(self, **options):
+        """A client."""
+        return connect(options.pop("url", self.broker), **{"pool": self.pool, "name": "tests", **options})
+
+
+def skip_without_services():
+    """Skip the test where the broker or the database lets nobody in."""
+    pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
+    psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    try:
+        psycopg.connect(DATABASE.replace("postgresql", "postgres"), connect_timeout=3).close()
+    except psycopg.OperationalError as error:
+        pytest.skip(f"no PostgreSQL server at 127.0.0.1:5432: {error}")
+
+
+async def check_broker():
+    """Skip the test where no RabbitMQ lets its guest in."""
+    from actgent.cluster.amqp import open_connection, parse_broker
+
+    try:
+        async with open_connection(parse_broker(BROKER)):
+            pass
+    except (BrokerLost, ConfigurationError) as error:
+        pytest.skip(f"no RabbitMQ with its guest at 127.0.0.1:5672: {error}")
+
+
+@asynccontextmanager
+async def open_cluster():
+    """A `Cluster` without nodes."""
+    skip_without_services()
+    await check_broker()
+    name = f"test-{os.getpid()}-{next(_names)}"
+    try:
+        yield Cluster(name, f"{DATABASE}?schema={name.replace('-', '_')}")
+    finally:
+        with trio.CancelScope(shield=True):
+            await remove(name)
+
+
+async def remove(pool):
+    """Delete the queues, the exchanges and the schema of a cluster."""
+    import psycopg
+
+    from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
+    from actgent.cluster.opening import PARTITIONS
+
+    async with open_connection(parse_broker(BROKER)) as connection:
+        channel = await connection.open_channel()
+        for queue in (f"actgent.{pool}.any", *(f"actgent.{pool}.g1.{each}" for each in range(PARTITIONS))):
+            with suppress(ChannelClosed):
+                await channel.delete_queue(queue)
+    with psycopg.connect(DATABASE, autocommit=True) as database:
+        database.execute(f"DROP SCHEMA IF EXISTS {pool.replace('-', '_')} CASCADE")

@@ -1,0 +1,33 @@
+"""Pipelines in real processes that SIGKILL ends: the same outputs, and nothing twice."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+LIVES = Path(__file__).with_name("pipeline_lives.py")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def shared_url(request, tmp_path):
+    """The address of a journal that other processes can open."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/journal.db"
+    return request.getfixturevalue("postgres_url")
+
+
+def test_a_pipeline_ends_the_same_behind_a_kill_at_each_write(shared_url, tmp_path, times, lives):
+    """Twelve steps, killed twice, the first time behind each write of the journal with the soak switch."""
+    every = times(29, 1)
+    flags = ["--every", str(every), "--first", str(min(every, 3))]
+    done = lives.run(
+        [sys.executable, str(LIVES), shared_url, str(tmp_path), *flags],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
+    assert done.returncode == 0, (done.stdout[:2000], done.stderr[-4000:])
+    report = json.loads(done.stdout)
+    assert report["problems"] == []
+    assert report["kills"] >= 150 / every

@@ -1,0 +1,350 @@
+"""Models without the base class: functions, clients with `call`, objects with `complete`."""
+
+import functools
+import json
+import threading
+import time
+
+import pytest
+import trio
+
+from actgent import (
+    Answer,
+    BareAgent,
+    BrokenAnswer,
+    ConfigurationError,
+    Fallback,
+    Governed,
+    Governor,
+    ModelError,
+    ProviderUnavailable,
+    ScriptedLLM,
+    SimpleAgent,
+    StepsAgent,
+    Summarizing,
+    Text,
+    Usage,
+    tool,
+)
+from actgent.llm.models import resolve_model
+from actgent.llm.retry import Retry
+from actgent.llm.wrapped.retried import Retried
+
+
+async def plain(messages):
+    return f"{messages[-1].content}!"
+
+
+class Client:
+    """The custom client of acton's page, word for word but for what it does."""
+
+    def __init__(self):
+        self.seen, self.given, self.threads = [], [], set()
+
+    def call(self, messages, **kwargs):
+        self.seen.append([dict(each) for each in messages])
+        self.given.append(kwargs)
+        self.threads.add(threading.get_ident())
+        return f"call {len(self.seen)}"
+
+
+class Streams(Client):
+    """And its stream."""
+
+    def call_stream(self, messages, **kwargs):
+        self.threads.add(threading.get_ident())
+        yield from ("Good ", "mor", "ning")
+
+
+class AsyncStreams(Client):
+    """A stream that waits."""
+
+    async def call_stream(self, messages):
+        for piece in ("Good ", "day"):
+            await trio.lowlevel.checkpoint()
+            yield piece
+
+
+class Completes:
+    """A model without the base class."""
+
+    name = "mine"
+    context_window = 1000
+
+    def __init__(self):
+        self.chats = []
+
+    async def complete(self, chat, *, on_text=None):
+        self.chats.append(chat)
+        if on_text is not None:
+            await on_text("whole", 0)
+        return Answer(parts=(Text("whole"),), usage=Usage(input_tokens=3, output_tokens=1))
+
+
+class Terse:
+    """One that knows neither streams nor `Answer`."""
+
+    async def complete(self, chat):
+        return chat.messages[-1].parts[0].text.upper()
+
+
+async def said(model, text="Hello"):
+    async with BareAgent("parrot", llm=model, system_prompt="Be short.") as agent:
+        return await agent.run(text)
+
+
+async def test_an_async_function_is_a_model():
+    """It gets messages, the system prompt first, and its text is the answer."""
+    seen = []
+
+    async def model(messages):
+        seen.append(messages)
+        return "yes"
+
+    assert (await said(model)).text == "yes"
+    assert [dict(each) for each in seen[0]] == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "Hello"},
+    ]
+    assert (seen[0][1].role, seen[0][1].content) == ("user", "Hello")
+    assert json.loads(json.dumps(seen[0]))[1]["role"] == "user"  # as it stands, a body for most servers
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        plain,
+        lambda messages: f"{messages[-1]['content']}!",
+        functools.partial(lambda sign, messages: messages[-1].content + sign, "!"),
+        lambda messages: plain(messages[-1:]),
+    ],
+    ids=["async", "sync", "partial", "sync that returns what is awaited"],
+)
+async def test_functions_of_all_kinds(model):
+    """Whether it waits or not."""
+    assert (await said(model)).text == "Hello!"
+
+
+async def test_a_client_with_call_runs_in_a_thread_and_remembers():
+    """A blocking client holds nobody up, and each call has the conversation."""
+    client = Client()
+    async with BareAgent("a", llm=client, temperature=0.5) as agent:
+        session = await agent.create_session("user")
+        assert str(await agent.run("one", session=session)) == "call 1"
+        assert str(await agent.run("two", session=session)) == "call 2"
+    assert [each["role"] for each in client.seen[1][-3:]] == ["user", "assistant", "user"]
+    assert client.given == [{"temperature": 0.5}] * 2
+    assert threading.get_ident() not in client.threads
+
+
+@pytest.mark.parametrize(("model", "pieces"), [(Streams(), 3), (AsyncStreams(), 2)], ids=["sync", "async"])
+async def test_a_stream_of_a_client_is_read_as_it_comes(model, pieces):
+    """`call_stream` is used where somebody reads along, and `call` elsewhere."""
+    heard = []
+    async with BareAgent("a", llm=model) as agent:
+        session = await agent.create_session("user")
+        session.on_token(lambda token: heard.append(token.text))
+        text = (await agent.run("Hello", session=session)).text
+        assert text == "".join(heard)
+        assert len(heard) == pieces
+        assert not model.seen
+    assert threading.get_ident() not in model.threads
+    assert (await said(model)).text == "call 1"
+
+
+async def test_an_object_with_complete_is_a_model():
+    """It gets the chat, is named in errors and logs, and its window and usage count."""
+    model = Completes()
+    reply = await said(model)
+    assert (reply.text, reply.usage.input_tokens) == ("whole", 3)
+    assert model.chats[0].system == "Be short."
+    made = resolve_model(model)
+    assert (made.name, made.context_window) == ("mine", 1000)
+    assert (await said(Terse())).text == "HELLO"
+
+
+async def test_what_streams_nothing_is_heard_as_a_whole():
+    """Readers hear the answer of a function all the same."""
+    for model in (plain, Terse(), Completes()):
+        heard = []
+        async with BareAgent("a", llm=model) as agent:
+            session = await agent.create_session("user")
+            session.on_token(lambda token, heard=heard: heard.append(token.text))
+            text = (await agent.run("Hello", session=session)).text
+        assert heard == [text]
+
+
+async def test_they_are_models_wherever_one_is():
+    """In chains, behind governors, by role, for summaries, from builders and in evaluations."""
+
+    async def broken(messages):
+        raise ProviderUnavailable("down")
+
+    assert (await said(Fallback(broken, plain))).text == "Hello!"
+    assert (await said(Governed(plain, Governor()))).text == "Hello!"
+
+    async def summary(messages):
+        return "They greeted each other."
+
+    told = []
+
+    async def listens(messages):
+        told.append(messages)
+        return "x" * 400
+
+    memory = Summarizing(llm=summary, keep=4, trigger=200)
+    async with BareAgent("a", llm=listens, memory=memory) as agent:
+        session = await agent.create_session("user")
+        for _ in range(8):
+            await agent.run("y" * 400, session=session)
+            await trio.testing.wait_all_tasks_blocked()
+    assert any("They greeted each other." in each.content for each in told[-1])
+
+
+async def test_tools_are_told_in_words_and_called_by_the_protocol():
+    """A model of text can use tools where the protocol has a form for calls."""
+    seen = []
+
+    @tool
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    async def model(messages):
+        seen.append(messages)
+        if len(seen) == 1:
+            call = {"id": "1", "tool_name": "add", "parameters": {"a": 2, "b": 3}}
+            return json.dumps({"tool_calls": [call]})
+        assert "5" in messages[-1].content or "5" in messages[-2].content
+        return json.dumps({"final_answer": "It is 5."})
+
+    async with StepsAgent("a", llm=model, tools=[add]) as agent:
+        assert (await agent.run("2 + 3?")).text == "It is 5."
+    assert "Add two numbers." in seen[0][0].content
+    assert '"integer"' in seen[0][0].content
+
+
+async def test_a_function_that_fails_is_a_failed_turn():
+    """Its error is the turn's, and the next turn runs."""
+    answers = iter([ValueError("no more paper"), "Now."])
+
+    async def model(messages):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with SimpleAgent("a", llm=model, instructions=["greet"]) as agent:
+        with pytest.raises(ValueError, match="no more paper"):
+            await agent.run("Hello")
+
+
+async def test_what_is_no_text_is_named():
+    """The error says which model, and what it has to return."""
+
+    async def number(messages):
+        return 5
+
+    with pytest.raises(BrokenAnswer, match=r"number.*text or an Answer, not int"):
+        await said(number)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (object(), "not <object"),
+        (5, "not 5"),
+        (None, "not None"),
+        (Client, r"write Client\(\.\.\.\)"),
+        (lambda: "x", "called with the messages alone"),
+        (lambda one, two: one + two, "missing a required argument: 'two'"),
+    ],
+    ids=["object", "number", "none", "class", "no argument", "two arguments"],
+)
+def test_what_cannot_answer_is_refused_at_once(wrong, words):
+    """Where the agent is made, and in words that help."""
+    with pytest.raises(ConfigurationError, match=words):
+        BareAgent("a", llm=wrong)
+
+
+async def test_a_cancelled_call_is_left_at_once():
+    """A thread that blocks is not waited for."""
+    release = threading.Event()
+
+    def slow(messages):
+        release.wait(30)
+        return "late"
+
+    begun = time.monotonic()
+    try:
+        async with BareAgent("a", llm=slow) as agent:
+            session = await agent.create_session("user")
+            with trio.move_on_after(0.2) as scope:
+                await agent.run("Hello", session=session)
+            assert scope.cancelled_caught
+            await session.interrupt()
+        assert time.monotonic() - begun < 20
+    finally:
+        release.set()
+
+
+# --- retries ---------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_acton():
+    """Its page: 3 attempts, multiplier 2, at least 1, at most 60 s; its source: multiplier 1, at most 10."""
+    error = ProviderUnavailable("later")
+    page = Retry.exponential(attempts=9)
+    assert [page.delay(attempt, error) for attempt in range(9)] == [2, 4, 8, 16, 32, 60, 60, 60, None]
+    assert [Retry.exponential().delay(attempt, error) for attempt in range(3)] == [2, 4, None]
+    source = Retry.exponential(7, multiplier=1, most=10)
+    assert [source.delay(attempt, error) for attempt in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert Retry.exponential(2, multiplier=0.1).delay(0, error) == 1
+
+
+@pytest.mark.parametrize(
+    ("fails", "calls"), [(0, 1), (1, 2), (2, 3), (5, 3)], ids=["none", "once", "twice", "always"]
+)
+async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
+    """After the pauses that were asked for, and the last error is the original one, as the cause."""
+    asked = []
+
+    async def model(messages):
+        asked.append(trio.current_time())
+        if len(asked) <= fails:
+            raise ConnectionError("gone")
+        return "here"
+
+    retried = Retried(model, Retry.exponential(), retry_on=(ConnectionError,))
+    if fails < 3:
+        assert (await said(retried)).text == "here"
+    else:
+        with pytest.raises(ProviderUnavailable, match="ConnectionError: gone") as raised:
+            await said(retried)
+        assert isinstance(raised.value.__cause__, ConnectionError)
+    assert [round(each - asked[0], 3) for each in asked] == [0, 2, 6][:calls]
+
+
+async def test_only_what_may_pass_is_repeated(autojump_clock):
+    """Other errors, and those of the request itself, are raised at once."""
+    for error in (ValueError("wrong"), ModelError("refused")):
+        asked = []
+
+        async def model(messages, error=error, asked=asked):
+            asked.append(1)
+            raise error
+
+        with pytest.raises(type(error)):
+            await said(Retried(model, retry_on=(ConnectionError,)))
+        assert len(asked) == 1
+
+
+async def test_a_scripted_failure_is_repeated_without_a_list(autojump_clock):
+    """What says of itself that it is retryable is."""
+    llm = ScriptedLLM([ProviderUnavailable("503"), "here"])
+    heard = []
+    async with BareAgent("a", llm=Retried(llm)) as agent:
+        session = await agent.create_session("user")
+        session.on_token(lambda token: heard.append(token.text))
+        assert (await agent.run("Hello", session=session)).text == "here"
+    assert heard == ["here"]

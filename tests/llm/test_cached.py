@@ -1,0 +1,207 @@
+"""A model whose answers are kept: through agents, and by itself."""
+
+import json
+from functools import partial
+
+import pytest
+import trio
+
+from actgent import (
+    Answer,
+    BareAgent,
+    Cached,
+    ConfigurationError,
+    GoalAgent,
+    ScriptedLLM,
+    Text,
+    ToolCall,
+    Usage,
+    run_agent,
+    tool,
+)
+from actgent.llm.base import LLM, Chat
+from actgent.messages import ChatMessage
+
+
+def act(action, **params):
+    return json.dumps({"action": action, "params": params, "reasoning": "because"})
+
+
+def ok(state, args):
+    """Give one."""
+    return ("v", 1)
+
+
+def decide(chat, *, native=True):
+    """Decide by what was said: a call, then an evaluation."""
+    said = str(chat.messages)
+    if "'v'" not in said and '"v"' not in said:
+        call = ToolCall("ok", {}) if native else Text(act("execute", tool="ok"))
+        return Answer(parts=(call,), usage=Usage(input_tokens=5, cost=1.0))
+    text = act("evaluate", achieved=True, answer="done")
+    return Answer(parts=(Text(text),), usage=Usage(input_tokens=5, cost=1.0))
+
+
+@pytest.mark.parametrize("native", [True, False])
+async def test_the_same_goal_is_decided_once(native):
+    """The second run of a goal asks nobody: the same decisions, the same end, no tokens; the ids of calls are others."""
+    llm = Cached(ScriptedLLM(partial(decide, native=native)))
+    first = await run_agent("find v", llm, tools=[ok])
+    second = await run_agent("find v", llm, tools=[ok])
+    assert (first.text, first.raw_data) == (second.text, second.raw_data) == ("done", {"v": 1})
+    assert (len(llm.llm.chats), llm.hits, llm.misses) == (2, 2, 2)
+    assert (first.metrics.tokens, second.metrics.tokens) == (10, 0)
+    assert (first.metrics.cost, second.metrics.cost) == (2.0, 0.0)
+    assert second.iterations == 2  # limits count decisions, whoever made them
+    await run_agent("find w", llm, tools=[ok])
+    assert len(llm.llm.chats) == 4
+
+
+async def test_another_state_is_another_key():
+    """What a tool returned stands in the conversation, so another result is decided anew."""
+    values = iter([1, 2])
+
+    def changing(state, args):
+        return ("v", next(values))
+
+    llm = Cached(ScriptedLLM(decide))
+    for _ in range(2):
+        await run_agent("find v", llm, tools={"ok": changing})
+    assert (len(llm.llm.chats), llm.hits) == (3, 1)
+
+
+async def test_never_across_owners():
+    """Two owners who say the same are both asked for; two sessions of one owner are one."""
+    llm = Cached(ScriptedLLM(lambda chat: f"Hello, {chat.owner}."))
+    async with BareAgent("clerk", llm=llm) as clerk:
+        said = []
+        for owner in ("ada", "bob", "ada", "bob"):
+            session = await clerk.create_session(owner)
+            said.append(str(await clerk.run("Good morning!", session=session)))
+    assert said == ["Hello, ada.", "Hello, bob."] * 2
+    assert (len(llm.llm.chats), llm.hits) == (2, 2)
+
+
+async def test_it_is_bounded():
+    """The answer that was used least recently makes room."""
+    llm = Cached(ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text), capacity=2)
+
+    async def ask(text):
+        await llm.complete(Chat(messages=[ChatMessage("user", (Text(text),))], owner="ada"))
+
+    for text in ("a", "b", "a", "c", "a", "b"):
+        await ask(text)
+    assert (llm.hits, llm.misses) == (2, 4)
+    llm.clear()
+    await ask("a")
+    assert llm.misses == 5
+
+
+@pytest.mark.parametrize(
+    "change", [{"temperature": 0.5}, {"system": "x"}, {"max_tokens": 5}, {"owner": "bob"}]
+)
+async def test_whatever_the_model_is_told_counts(change):
+    """Another prompt, temperature, bound or owner is another request."""
+    llm = Cached(ScriptedLLM(["one", "two"]))
+    chat = {"messages": [ChatMessage("user", (Text("hi"),))], "owner": "ada"}
+    assert (await llm.complete(Chat(**chat))).text == "one"
+    assert (await llm.complete(Chat(**{**chat, **change}))).text == "two"
+    assert (await llm.complete(Chat(**chat))).text == "one"
+
+
+async def test_nobodys_requests_are_not_kept():
+    """Where it is not known for whom a request is, it is asked; a session alone is an owner of its own."""
+    llm = Cached(ScriptedLLM(["one", "two", "three"]))
+    chat = {"messages": [ChatMessage("user", (Text("hi"),))]}
+    assert [(await llm.complete(Chat(**chat))).text for _ in range(2)] == ["one", "two"]
+    assert [(await llm.complete(Chat(**chat, session="s"))).text for _ in range(2)] == ["three", "three"]
+
+
+async def test_cut_and_failed_answers_are_not_kept():
+    """A refusal, a cut answer and an error are asked again."""
+    cut = Answer(parts=(Text("half"),), stop="length")
+    llm = Cached(ScriptedLLM([cut, ConfigurationError("no"), "whole"]))
+    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    assert (await llm.complete(chat)).text == "half"
+    with pytest.raises(ConfigurationError):
+        await llm.complete(chat)
+    assert [(await llm.complete(chat)).text for _ in range(2)] == ["whole"] * 2
+
+
+class Slow(LLM):
+    """A model that takes its time."""
+
+    name = "slow"
+
+    def __init__(self):
+        self.asked = 0
+
+    async def complete(self, chat, *, on_text=None):
+        self.asked += 1
+        await trio.sleep(1)
+        return Answer(parts=(Text(f"answer {self.asked}"),))
+
+
+async def test_equal_requests_at_once_and_a_cancelled_one(autojump_clock):
+    """Both are asked; one that is cancelled leaves nothing, and the next is asked."""
+    llm = Cached(Slow())
+    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    with trio.move_on_after(0.5):
+        await llm.complete(chat)
+    assert llm.llm.asked == 1
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(llm.complete, chat)
+    assert llm.llm.asked == 3
+    await llm.complete(chat)
+    assert (llm.llm.asked, llm.hits) == (3, 1)
+
+
+async def test_streams_hear_a_kept_answer():
+    """What is kept is streamed, too, in one piece."""
+    llm = Cached(ScriptedLLM(["Good day."]))
+    async with BareAgent("clerk", llm=llm) as clerk:
+        for _ in range(2):
+            heard = []
+            session = await clerk.create_session("ada")
+            session.on_token(lambda token, heard=heard: heard.append(token.text))
+            await clerk.run("hi", session=session)
+            assert "".join(heard) == "Good day."
+    assert llm.hits == 1
+
+
+async def test_one_role_alone():
+    """It stands for a model wherever one is named: here the evaluator alone is kept."""
+    evaluator = Cached(ScriptedLLM([act("evaluate", achieved=True, answer="done")]))
+
+    @tool
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    def work(chat):
+        has_seen = "Success: seen" in str(chat.messages)
+        return act("summarize", summary="seen") if has_seen else act("execute", tool="look")
+
+    async with GoalAgent(
+        "worker", llm=ScriptedLLM(work), tools=[look], models={"evaluator": evaluator}
+    ) as agent:
+        for _ in range(2):
+            session = await agent.create_session("ada")
+            assert str(await agent.run("look", session=session)) == "done"
+    assert (evaluator.hits, evaluator.misses) == (1, 1)
+
+
+async def test_answers_that_name_ids_are_not_kept():
+    """A decision to read on in a result by its id means something in its own session alone."""
+    names = act("execute", tool="read_result", args={"id": "185eb1dc0aae-00000001/call/0"})
+    llm = Cached(ScriptedLLM([names, "other"]))
+    chat = Chat(messages=[ChatMessage("user", (Text("hi"),))], owner="ada")
+    assert [(await llm.complete(chat)).text for _ in range(2)] == [names, "other"]
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 1.5, True, None])
+def test_a_capacity_that_is_none(capacity):
+    """A cache that holds nothing is a mistake."""
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Cached(ScriptedLLM([]), capacity=capacity)

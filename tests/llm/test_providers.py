@@ -1,0 +1,183 @@
+"""Providers of a program's own, by name; and models that the environment names for single roles."""
+
+import json
+from typing import ClassVar
+
+import pytest
+
+from actgent import (
+    AgentBuilder,
+    Answer,
+    BareAgent,
+    ConfigurationError,
+    GoalAgent,
+    ScriptedLLM,
+    Text,
+    register_provider,
+    run_agent,
+)
+from actgent.agents.goal import GoalResult
+from actgent.llm import models
+from actgent.llm.base import LLM
+from actgent.llm.models import resolve_model
+from actgent.llm.settings import LLMSettings, load_models, load_settings
+
+ROLES = ("planner", "executor", "summarizer", "evaluator", "finalizer")
+
+
+class Acme(LLM):
+    """A client of a program's own."""
+
+    made: ClassVar = []
+
+    def __init__(self, model, *, temperature=None, base_url=None):
+        self.name = f"acme:{model}"
+        self.settings = {"temperature": temperature, "base_url": base_url}
+        self.made.append(self)
+
+    async def complete(self, chat, *, on_text=None):
+        return Answer(parts=(Text(f"{self.name} says hello"),))
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """No test leaves a provider behind."""
+    monkeypatch.setattr(models, "_registered", {})
+    monkeypatch.setattr(Acme, "made", [])
+
+
+async def test_a_provider_of_ones_own():
+    """`integrate_custom_llm`: from then on the name stands for its models in agents, by role, and in `run_agent`."""
+    register_provider("acme", Acme)
+    async with BareAgent("clerk", llm="acme:small") as clerk:
+        assert (await clerk.run("hi")).text == "acme:small says hello"
+    async with GoalAgent("worker", llm="acme:small", models={"planner": "acme:big"}):
+        pass
+    assert sorted(client.name for client in Acme.made) == ["acme:big", "acme:small", "acme:small"]
+
+
+async def test_by_builder_and_environment(monkeypatch):
+    """Builders and variables know it as they know any other; it gets the settings that it takes, and no more."""
+    register_provider("acme", Acme)
+    monkeypatch.setenv("LLM_MODEL", "acme:small")
+    monkeypatch.setenv("LLM_API_KEY", "secret")  # the factory takes none
+    monkeypatch.setenv("LLM_TEMPERATURE", "0.5")
+    monkeypatch.setenv("ACME_BASE_URL", "http://acme.example")
+    async with AgentBuilder("clerk").build() as clerk:
+        assert str(await clerk.run("hi")) == "acme:small says hello"
+    assert Acme.made[-1].settings == {"temperature": 0.5, "base_url": "http://acme.example"}
+    with pytest.raises(ConfigurationError, match="does not take max_tokens="):
+        load_settings(max_tokens=5).build()
+
+
+async def test_any_factory():
+    """A function makes clients, too, and its keywords get all settings."""
+    seen = {}
+
+    def make(model, **options):
+        seen.update(options)
+        return ScriptedLLM([f"{model} says hi"])
+
+    register_provider("toy", make)
+    made = LLMSettings(model="toy:m:1", temperature=0.0, timeout=3).build()
+    assert seen == {"temperature": 0.0, "timeout": 3}
+    async with BareAgent("clerk", llm=made) as clerk:
+        assert str(await clerk.run("hi")) == "m:1 says hi"
+
+
+@pytest.mark.parametrize(
+    ("name", "factory", "reason"),
+    [
+        ("openai", Acme, "built in"),
+        ("groq", Acme, "built in"),
+        ("ft", Acme, "needs a name"),
+        ("Acme", Acme, "needs a name"),
+        ("a:b", Acme, "needs a name"),
+        ("", Acme, "needs a name"),
+        ("7", Acme, "needs a name"),
+        ("acme", "Acme", "needs a factory"),
+    ],
+)
+def test_names_that_cannot_be(name, factory, reason):
+    """What is built in cannot be taken over, and a name is one that can stand before a colon."""
+    with pytest.raises(ConfigurationError, match=reason):
+        register_provider(name, factory)
+
+
+def test_two_factories_of_one_name():
+    """The second is told, unless it says that it means it; the same one again is no matter."""
+    register_provider("acme", Acme)
+    register_provider("acme", Acme)
+    with pytest.raises(ConfigurationError, match="registered already: say replace=True"):
+        register_provider("acme", ScriptedLLM)
+    register_provider("acme", lambda model: ScriptedLLM([model]), replace=True)
+    assert isinstance(resolve_model("acme:x"), ScriptedLLM)
+
+
+def test_what_a_factory_must_return():
+    """A text would lead to another factory, and on and on; anything else is no client."""
+    register_provider("round", lambda model: f"round:{model}")
+    with pytest.raises(ConfigurationError, match="returned a text"):
+        resolve_model("round:x")
+    register_provider("none", lambda _: None)
+    with pytest.raises(ConfigurationError, match="not None"):
+        resolve_model("none:x")
+
+
+def test_unknown_ones_are_told_of_it():
+    """Errors name the provider among those that are known, and the nearest."""
+    register_provider("acme", Acme)
+    with pytest.raises(ConfigurationError, match="acme:MODEL"):
+        resolve_model("acne:x")
+    with pytest.raises(ConfigurationError, match="'acme'"):
+        LLMSettings(model="acne:x").build()
+
+
+# --- roles -------------------------------------------------------------------------------------
+
+
+def test_models_by_role():
+    """Case 21: the role's own variable, in our name or the seed's; a role without one is left to the default."""
+    environment = {
+        "LLM_PLANNER_MODEL": "openai:gpt-5.2",
+        "TAGENT_PLANNER_MODEL": "openai:gpt-4",
+        "TAGENT_FINALIZER_MODEL": "anthropic:claude-sonnet-4-5",
+        "LLM_EXECUTOR_MODEL": " ",
+        "ANTHROPIC_API_KEY": "a",
+        "LLM_API_KEY": "b",
+    }
+    named = load_models(ROLES, environment=environment)
+    assert {role: each.model for role, each in named.items()} == {
+        "planner": "openai:gpt-5.2",
+        "finalizer": "anthropic:claude-sonnet-4-5",
+    }
+    assert [each.api_key for each in named.values()] == ["b", "a"]
+
+
+async def test_builders_take_roles_from_the_environment(monkeypatch):
+    """The planner is another model; what the program says by itself goes before."""
+    register_provider("acme", Acme)
+    monkeypatch.setenv("LLM_MODEL", "acme:small")
+    monkeypatch.setenv("LLM_PLANNER_MODEL", "acme:big")
+    monkeypatch.setenv("TAGENT_EVALUATOR_MODEL", "acme:strict")
+    AgentBuilder("worker").protocol("goal").build()
+    assert {client.name for client in Acme.made} == {"acme:small", "acme:big", "acme:strict"}
+    Acme.made.clear()
+    AgentBuilder("worker").protocol("goal").build(models={"planner": ScriptedLLM([])})
+    assert {client.name for client in Acme.made} == {"acme:small", "acme:strict"}
+    Acme.made.clear()
+    AgentBuilder("clerk").build()  # a protocol that has no roles
+    assert [client.name for client in Acme.made] == ["acme:small"]
+
+
+async def test_run_agent_takes_models_by_role():
+    """A goal in one call has models by role, too."""
+    plan = json.dumps({"action": "plan", "params": {"steps": ["sum up"]}})
+    planner = ScriptedLLM([plan])
+    said = [
+        {"action": "summarize", "params": {"summary": "so it is"}},
+        {"action": "evaluate", "params": {"achieved": True}},
+    ]
+    result = await run_agent("know", ScriptedLLM([*map(json.dumps, said)]), models={"planner": planner})
+    assert isinstance(result, GoalResult)
+    assert (result.text, len(planner.chats)) == ("so it is", 1)

@@ -1,0 +1,98 @@
+"""References of tasks to what came of others, by themselves."""
+
+import pytest
+
+from actgent.protocols.goal.references import References
+from actgent.protocols.goal.tasks import PlannedTask, failures, kept_tasks, read_tasks, tasks_in, tasks_reason
+
+DONE = [
+    PlannedTask(
+        id="task_1",
+        description="search",
+        status="completed",
+        result={"results": [{"url": "http://a", "n": 3}], "n": 3, "none": None},
+    ),
+    PlannedTask(id="second", description="ask", status="completed", result={"response": "RESP"}),
+    PlannedTask(id="task_3", description="break", status="failed", failure_reason="r3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("{{tasks.0.output.results.0.url}}", "http://a"),
+        ("{{tasks.0.output.results[0].url}}", "http://a"),
+        ("{{ tasks.0.output.results }}", [{"url": "http://a", "n": 3}]),
+        ("{{tasks.0.output.n}}", 3),
+        ("{{tasks.0.output.none}}", None),
+        ("{{task_1.output.n}}", 3),
+        ("{{tasks.task_1.output.n}}", 3),
+        ("{{second.output}}", "RESP"),
+        ("{{tasks.1.output.response}}", "RESP"),
+        ("a {{tasks.0.output.n}} b {{ tasks.1.output }}", "a 3 b RESP"),
+        ("see {{tasks.0.output.results}}", 'see [{"url": "http://a", "n": 3}]'),
+        ({"deep": [{"url": "{{tasks.0.output.results.0.url}}"}]}, {"deep": [{"url": "http://a"}]}),
+        ("{{tasks.9.output}}", "{{tasks.9.output}}"),
+        ("{{tasks.0.output.zz}}", "{{tasks.0.output.zz}}"),
+        ("{{tasks.0.output.results.7}}", "{{tasks.0.output.results.7}}"),
+        ("{{tasks.0.output.n.deeper}}", "{{tasks.0.output.n.deeper}}"),
+        ("{{foo}}", "{{foo}}"),
+        ("x {{tasks.9.output}} y", "x {{tasks.9.output}} y"),
+        (7, 7),
+        (None, None),
+    ],
+)
+def test_case_24(written, meant):
+    """Case 24: a lone reference keeps its type, at any depth; in a text it becomes text; unknown ones stay as they are."""
+    references = References(DONE)
+    assert references.resolve(written) == meant
+    assert references.unmet == []
+
+
+def test_what_is_not_completed():
+    """A task that failed gives nothing, and is named."""
+    references = References(DONE)
+    assert references.resolve("{{tasks.2.output.x}}") == "{{tasks.2.output.x}}"
+    assert references.unmet == [DONE[2]]
+
+
+def test_what_came_of_a_task_is_not_resolved_again():
+    """Braces in a result are data, as what strangers write may have some."""
+    task = PlannedTask(id="t", description="d", status="completed", result="{{tasks.1.output}}")
+    assert (
+        References([task, *DONE]).resolve("{{tasks.0.output}} {{t.output}}")
+        == "{{tasks.1.output}} {{tasks.1.output}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ([], "a list of 1 to 50"),
+        ("x", "a list of 1 to 50"),
+        ([{"description": "d"}] * 51, "a list of 1 to 50"),
+        ([{"tool": "x"}], "an object with a description"),
+        (["d"], "an object with a description"),
+        ([{"description": "d", "args": "x"}], "args as an object"),
+        ([{"description": "d", "tool": 7}], "its tool as text"),
+        ([{"description": "d", "id": "a"}, {"description": "e", "id": "a"}], "no two tasks"),
+    ],
+)
+def test_what_are_no_tasks(written, reason):
+    """The model is told what is wrong."""
+    assert reason in tasks_reason(written)
+
+
+def test_ids_and_cycles():
+    """Tasks of a second plan are numbered behind those of the first, and kept for their goal alone."""
+    first = read_tasks([{"description": "a"}, {"description": "b", "id": "mine"}], [])
+    second = read_tasks([{"description": "c", "tool": "x", "max_retries": 0}], first)
+    assert [(task.id, task.cycle) for task in (*first, *second)] == [
+        ("task_1", 1),
+        ("mine", 1),
+        ("task_3", 2),
+    ]
+    state = dict([kept_tasks("t", [*first, *second])])
+    assert tasks_in(state, "t") == [*first, *second]
+    assert tasks_in(state, "other") == []
+    assert failures(DONE) == ["FAILED TASKS:", "- break: r3"]

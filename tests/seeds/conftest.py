@@ -1,0 +1,49 @@
+"""What translations of the documents' code are tried with."""
+
+from actgent import (
+    Answer,
+    ClassificationType,
+    Message,
+    Profile,
+    ReActAgent,
+    ScriptedLLM,
+    Sender,
+    Text,
+    View,
+    tool,
+)
+
+TYPES = (
+    ClassificationType("greeting", "General greetings and pleasantries", {"content": "<text>"}),
+    ClassificationType("creation", "A new agent", {"name": "<its name>"}, tool="AgentGenerator"),
+)
+
+
+@tool(name="AgentGenerator", thread=False)
+def agent_generator(name: str) -> str:
+    """Make an agent."""
+    return f"made {name}"
+
+
+@tool(name="FileSearchTool", thread=False)
+def file_search(query: str) -> str:
+    """Search files."""
+    return f"found {query}"
+
+
+def view(text="hello", **fields):
+    """A session at its first message."""
+    message = Message(session_id="s", sender=Sender("ada"), parts=(Text(text),))
+    profile = Profile(types=TYPES)
+    given = {"message": message, "record": [message], "state": {}, "profile": profile, "tools": (), **fields}
+    return View(**given)
+
+
+def answer(text):
+    """What a model said."""
+    return Answer(parts=(Text(text),))
+
+
+def reacting(*script, **options):
+    """An agent with the tools of the document."""
+    return ReActAgent("smith", llm=ScriptedLLM([*script]), tools=[agent_generator, file_search], **options)

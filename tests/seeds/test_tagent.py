@@ -1,0 +1,178 @@
+"""The 11 blocks of code in the document of TAgent, translated: what stands between `# block` and `# end` is the translation."""
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from actgent import BareAgent, GoalAgent, ScriptedLLM, register_provider, run_agent
+from actgent.protocols.goal import CustomAction
+from actgent.protocols.renderings import conversation_text, tool_documentation
+from actgent.state.store import Store
+
+
+def external_api_call(*given):
+    return list(given)
+
+
+def act(name, **args):
+    return json.dumps({"action": "execute", "params": {"tool": name, "args": args}, "reasoning": "r"})
+
+
+EVALUATE = json.dumps({"action": "evaluate", "params": {"achieved": True, "feedback": "", "answer": "done"}})
+
+
+def test_block_1_a_store():
+    """A state that actions change; tools and conversation are the agent's and the session's."""
+    # block 1
+    store = Store({"input_data": 3})
+    store.dispatch(lambda state: ("doubled", state["input_data"] * 2))
+    # end
+    assert dict(store) == {"input_data": 3, "doubled": 6}
+
+
+def test_block_2_an_action():
+    """Verbatim, but for the docstring."""
+
+    def process_data(value):
+        return value + 1
+
+    # block 2
+    def example_action(state: dict[str, Any]) -> tuple[str, Any] | None:
+        result = process_data(state.get("input_data"))
+        return ("processed_result", result)
+
+    # end
+    store = Store({"input_data": 3})
+    store.dispatch(example_action)
+    assert store["processed_result"] == 4
+
+
+async def test_blocks_3_and_5_a_tool_and_a_goal():
+    """The tool verbatim, the loop in one call."""
+
+    # block 3
+    def my_custom_tool(state: dict[str, Any], args: dict[str, Any]) -> tuple[str, Any] | None:
+        param1 = args.get("param1")
+        param2 = args.get("param2")
+        result = external_api_call(param1, param2)
+        return ("tool_result", result)
+
+    # end
+    goal = "call it"
+    model = ScriptedLLM([act("my_custom_tool", param1=1, param2=2), EVALUATE])
+    # block 5
+    tools = {"my_custom_tool": my_custom_tool}
+    result = await run_agent(goal, model, tools=tools, max_iterations=20)
+    # end
+    assert result.achieved
+    assert result.raw_data == {"tool_result": [1, 2]}
+
+
+async def test_block_4_a_validated_answer():
+    """The class verbatim; the question is a run with it as the output."""
+    llm = ScriptedLLM(["no JSON", '{"action": "plan", "params": {"steps": 2}, "reasoning": "why"}'])
+
+    # block 4
+    class StructuredResponse(BaseModel):
+        action: Literal["plan", "execute", "summarize", "evaluate"]
+        params: dict[str, Any] = {}
+        reasoning: str = ""
+
+    async def query_llm(prompt: str, model: Any) -> StructuredResponse:
+        async with BareAgent("q", llm=model, output=StructuredResponse) as agent:
+            return (await agent.run(prompt)).data
+
+    # end
+    assert await query_llm("What now?", llm) == StructuredResponse(
+        action="plan", params={"steps": 2}, reasoning="why"
+    )
+    assert "StructuredResponse" in str(llm.chats[0].response_format)
+
+
+def look(state, args):
+    return ("seen", 1)
+
+
+async def test_block_6_loops_are_detected():
+    """The agent does it: it hints at a circle, and stops one that goes on."""
+    llm = ScriptedLLM([act("look")] * 40)
+    # block 6
+    result = await run_agent("look", llm, tools={"look": look})
+    # end
+    assert not result.achieved
+    assert result.iterations < 20
+    assert any("circles" in each.parts[0].text for chat in llm.chats for each in chat.messages[-1:])
+
+
+async def test_block_7_a_conversation_as_text():
+    """Numbered, under its speakers."""
+    async with BareAgent("a", llm=ScriptedLLM(["Hello."])) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("Hi", session=session)
+        # block 7
+        text = conversation_text(session.history)
+        # end
+    assert text.startswith("=== CONVERSATION HISTORY ===")
+    assert "USER [1]: Hi" in text
+    assert "ASSISTANT [2]: Hello." in text
+
+
+def test_block_8_the_documentation_of_tools():
+    """A line for each."""
+    agent = GoalAgent("g", llm=ScriptedLLM([]), tools=[external])
+    # block 8
+    text = tool_documentation(agent.tools.specs())
+    # end
+    assert text.startswith("Available tools:\n")
+    assert "- external(city: string): Look up a city." in text
+
+
+def external(city: str) -> str:
+    """Look up a city."""
+    return city
+
+
+def test_block_9_an_action_of_ones_own():
+    """A name, what it is for, and a function."""
+
+    def wait(state, params):
+        return ("waited", params)
+
+    # block 9
+    agent = GoalAgent("g", llm=ScriptedLLM([]), actions=[CustomAction("wait", "Wait a while.", wait)])
+    # end
+    assert list(agent.protocol.actions) == ["wait"]
+
+
+async def test_block_10_an_output_of_ones_own():
+    """The class verbatim; the goal ends with a value of it."""
+
+    # block 10
+    class CustomOutputFormat(BaseModel):
+        results: list[dict[str, Any]]
+        metadata: dict[str, str]
+        confidence: float
+
+    # end
+    value = {"results": [{"a": 1}], "metadata": {"b": "c"}, "confidence": 0.5}
+    llm = ScriptedLLM([act("external", city="Oslo"), EVALUATE, json.dumps(value)])
+    result = await run_agent("look", llm, tools=[external], output=CustomOutputFormat)
+    assert result.data == CustomOutputFormat(**value)
+
+
+async def test_block_11_a_provider_of_ones_own():
+    """By its name from then on."""
+
+    class Client:
+        def __init__(self, model):
+            self.name = model
+
+        async def complete(self, chat):
+            return f"{self.name} says hello"
+
+    # block 11
+    register_provider("seed-acme", Client)
+    # end
+    async with BareAgent("a", llm="seed-acme:small") as agent:
+        assert str(await agent.run("Hi")) == "small says hello"

@@ -1,0 +1,98 @@
+"""A person at the terminal fills in what a call asks for."""
+
+import base64
+
+import pytest
+import trio
+
+from actgent import Ask, BareAgent, ScriptedLLM, ToolCall, ToolContext, tool
+from actgent.cli.console.answering import answer
+from actgent.cli.console.filling import fill_form
+from actgent.cli.terminal import Terminal
+from actgent.forms import Field, fields_of, to_form
+
+
+@pytest.fixture
+def shown(capsys):
+    return lambda: "".join(capsys.readouterr())
+
+
+def typing(*lines):
+    left = iter([*lines, None, None])
+
+    async def receive():
+        await trio.lowlevel.checkpoint()
+        return next(left)
+
+    return receive
+
+
+async def test_a_call_runs_with_what_was_typed(shown):
+    """Question, risk, options and defaults are shown as data; wrong lines are asked again, empty ones left out."""
+    got = []
+    form = [
+        Field("nights", "number", minimum=1, label="How many nights?\x1b[2J"),
+        Field("room", "select", options=["single", "double"]),
+        Field("note", required=False),
+        Field("agreed", "confirm"),
+    ]
+
+    @tool(approval=Ask("Book it?", form=form, risk="high"))
+    async def book(context: ToolContext) -> str:
+        """Book."""
+        got.append(dict(context.approval.content))
+        return "booked"
+
+    llm = ScriptedLLM([ToolCall("book", {}), lambda chat: chat.messages[-1].parts[0].text])
+    async with BareAgent("a", llm=llm, tools=[book]) as agent:
+        session = await agent.create_session("ada")
+        lines = ["yes", "fill", "many", "0", "2", "", "yes", "f", "2", "double", "", "yes"]
+        assert await answer(agent, session, "go", Terminal(), receive=typing(*lines))
+    text = shown()
+    assert got == [{"nights": 2, "room": "double", "agreed": True}]
+    assert "Risk: high" in text
+    assert "1=single, 2=double" in text
+    assert "\x1b[2J" not in text
+    assert "'many' is no number" in text
+    assert "does not fit" in text  # a yes alone, and no nights
+
+
+async def test_each_kind_is_read(shown, tmp_path):
+    """Options by number or word, several of them, dates, files and JSON; a default stands for an empty line."""
+    (tmp_path / "p.txt").write_bytes(b"hello")
+    form = to_form(
+        [
+            Field("yes", "boolean"),
+            Field("extras", "multiselect", options=["tea", "view", "sun"]),
+            Field("day", "date"),
+            Field("at", "datetime"),
+            Field("file", "file"),
+            Field("more", "custom", schema={"type": "object"}),
+            Field("name", default="Ada"),
+            Field("left", "number", required=False),
+        ]
+    )
+    lines = ["n", "1, sun", "31.1.", "2027-01-31", "2027-01-31T09:30", "2027-01-31T09:30:00+01:00"]
+    lines += ["/nowhere", str(tmp_path / "p.txt"), "{", '{"a": 1}', "", ""]
+    values = await fill_form(fields_of(form), Terminal(), typing(*lines))
+    data = base64.b64encode(b"hello").decode()
+    assert values == {
+        "yes": False,
+        "extras": ["tea", "sun"],
+        "day": "2027-01-31",
+        "at": "2027-01-31T09:30:00+01:00",
+        "file": {"name": "p.txt", "media_type": "text/plain", "data": data},
+        "more": {"a": 1},
+        "name": "Ada",
+    }
+    text = shown()
+    assert "no date" in text
+    assert "cannot be read" in text
+
+
+@pytest.mark.parametrize("line", [".", None])
+async def test_who_leaves_off_decides_nothing(line, shown):
+    """A dot, or the end of the input."""
+    values = await fill_form(fields_of(to_form([Field("a"), Field("b")])), Terminal(), typing("x", line))
+    assert values is None
+    assert "leaves off" in shown()

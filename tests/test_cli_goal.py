@@ -1,0 +1,234 @@
+"""`actgent goal` and `python -m actgent`, as they are typed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from actgent.cli import main
+from actgent.llm import models
+
+MODEL = """
+import json
+import trio
+from actgent import LLM, Answer, ScriptedLLM, Text, Usage, register_provider
+
+def act(action, **params):
+    return json.dumps({"action": action, "params": params, "reasoning": "because"})
+
+def use(name, **args):
+    return act("execute", tool=name, args=args)
+
+def said(text):
+    return Answer(parts=(Text(text),), usage=Usage(input_tokens=10, output_tokens=1, cost=0.5))
+
+class Never(LLM):
+    name = "toy:never"
+    async def complete(self, chat, *, on_text=None):
+        print("asked", flush=True)
+        await trio.sleep_forever()
+
+BAIKAL = use("depth", lake="baikal")
+SCRIPTS = {
+    "good": [act("plan", steps=["look"]), BAIKAL, act("evaluate", achieved=True, answer="1642 m")],
+    "form": [BAIKAL, act("evaluate", achieved=True), '{"lake": "Baikal", "metres": 1642}'],
+    "bad": [use("depth", lake="loch"), act("evaluate", achieved=False, answer="Nothing.", missing_items=["the depth"])],
+}
+
+def toy(model):
+    return Never() if model == "never" else ScriptedLLM([said(text) for text in SCRIPTS[model]])
+
+register_provider("toy", toy, replace=True)
+"""
+TOOLS = '''
+def depth(state, args):
+    """Look up how deep a lake is.
+
+    Args:
+        lake (str): Its name.
+    """
+    return ("depth", {"baikal": 1642}[args["lake"]])
+
+def helper(a, b):
+    """No tool."""
+'''
+OUTPUT = """
+import pydantic
+
+class Lake(pydantic.BaseModel):
+    lake: str
+    metres: int
+
+output_schema = Lake
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, no_keys):
+    """A folder with tools, the form of an answer, and a provider that is registered when the tools are loaded."""
+    monkeypatch.setattr(models, "_registered", {})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lakes.tools.py").write_text(MODEL + TOOLS, encoding="utf-8")
+    (tmp_path / "lake_output.py").write_text(OUTPUT, encoding="utf-8")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    """Exit code, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    told = capsys.readouterr()
+    return ended.value.code, told.out, told.err
+
+
+def test_a_goal_that_is_achieved(folder, capsys):
+    """The answer alone is printed, and the code is 0."""
+    code, out, err = run(capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:good")
+    assert (code, out) == (0, "1642 m\n")
+    assert "decides" not in err
+
+
+def test_a_goal_that_is_not_achieved(folder, capsys):
+    """What was found is printed, and what is missing; the code is 1, and the limit is the one that was set."""
+    code, out, err = run(
+        capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:bad", "--max-iterations", "2"
+    )  # fmt: skip
+    assert code == 1
+    assert out.startswith(
+        "The goal was not achieved: the limit of 2 iterations was reached (max_iterations=2)."
+    )
+    assert "Missing: the depth" in out
+    assert "actgent: completed_with_summary_fallback: the limit of 2" in err
+
+
+def test_verbose(folder, capsys):
+    """All that goes on is told on standard error, and the answer stays alone on standard output."""
+    code, out, err = run(
+        capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--model", "toy:good", "--verbose"
+    )
+    assert (code, out) == (0, "1642 m\n")
+    told = [line.partition("] ")[2] for line in err.splitlines() if "] " in line]
+    assert told[0] == "goal: how deep?"
+    assert 'decides: plan {"steps": ["look"]} because: because' in told
+    assert any(line.strip() == "state: depth = 1642" for line in told)
+    assert told[-1] == "ended: completed after 3 model calls"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_form_of_the_answer(folder, capsys, named):
+    """`--output FILE` names it, or a folder has it; the answer is JSON of that form."""
+    if not named:
+        (folder / "sub").mkdir()
+        (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
+    arguments = (
+        ("--tools", "lakes.tools.py", "--output", "lake_output.py") if named else ("--search-dir", ".")
+    )
+    code, out, err = run(capsys, "goal", "how deep?", *arguments, "--model", "toy:form")
+    assert (code, json.loads(out)) == (0, {"lake": "Baikal", "metres": 1642}), err
+
+
+def test_no_recursive(folder, capsys):
+    """Folders below are left alone; without the form the answer is text."""
+    (folder / "sub").mkdir()
+    (folder / "lake_output.py").rename(folder / "sub" / "lake.output.py")
+    code, out, _ = run(
+        capsys, "goal", "how deep?", "--search-dir", ".", "--no-recursive", "--model", "toy:good", "--json"
+    )
+    assert code == 0, out
+    result = json.loads(out)
+    assert result.pop("seconds") >= 0
+    assert result == {
+        "status": "completed", "achieved": True, "text": "1642 m", "data": "1642 m", "error": None,
+        "iterations": 3, "used_tools": ["depth"], "tokens": 33, "cost": 1.5,
+    }  # fmt: skip
+
+
+def test_a_schema_in_json(folder, capsys):
+    """A JSON Schema in a file is a form, too."""
+    schema = {"type": "object", "properties": {"metres": {"type": "integer"}}, "required": ["metres"]}
+    (folder / "lake.json").write_text(json.dumps(schema), encoding="utf-8")
+    code, out, _ = run(
+        capsys, "goal", "how deep?", "--tools", "lakes.tools.py", "--output", "lake.json", "--model", "toy:form"
+    )  # fmt: skip
+    assert (code, json.loads(out)["metres"]) == (0, 1642)
+
+
+def test_models_of_the_environment(folder, capsys, monkeypatch):
+    """TAGENT_MODEL, before it LLM_MODEL, before that --model; roles by their own variables."""
+    monkeypatch.setenv("TAGENT_MODEL", "toy:good")
+    arguments = ("goal", "how deep?", "--tools", "lakes.tools.py")
+    assert run(capsys, *arguments)[:2] == (0, "1642 m\n")
+    monkeypatch.setenv("LLM_MODEL", "toy:bad")
+    assert run(capsys, *arguments, "--max-iterations", "2")[0] == 1
+    monkeypatch.setenv("LLM_EVALUATOR_MODEL", "acne:strict")
+    code, _, err = run(capsys, *arguments, "--model", "toy:good")
+    assert (code, "'acne:strict' is of no known provider" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "words"),
+    [
+        ({"bad.py": "def depth(state, args:\n"}, ("--tools", "bad.py"), "bad.py:1: syntax error"),
+        (
+            {"bad.py": "x = 1\n\nraise RuntimeError\n"},
+            ("--tools", "bad.py"),
+            "bad.py:3: the code cannot be run",
+        ),
+        ({"bad.py": "def depth(a): ...\n"}, ("--tools", "bad.py"), "no tools in bad.py"),
+        ({}, ("--tools", "nothing.py"), "nothing.py:1: No such file"),
+        ({}, ("--search-dir", "nowhere"), "no such folder to look for tools in: nowhere"),
+        ({"out.py": "x = 1"}, ("--output", "out.py"), "out.py:1: it has no variable output_schema"),
+        ({"out.json": "{"}, ("--output", "out.json"), "out.json:1: no JSON"),
+        ({}, ("--output", "out.json"), "out.json cannot be read"),
+        ({}, (), "no model to ask"),
+        ({}, ("--model", "acne:x"), "of no known provider"),
+        ({}, ("--max-iterations", "0"), "max-iterations"),
+    ],
+)
+def test_wrong_use(folder, capsys, files, arguments, words):
+    """One line says what is wrong, with file and line where there is one, and the code is 2."""
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    code, out, err = run(capsys, "goal", "how deep?", *arguments)
+    assert (code, out) == (2, "")
+    assert words in " ".join(err.split())
+
+
+def test_a_goal_has_to_be_said(folder, capsys):
+    """An empty one is wrong use."""
+    assert run(capsys, "goal", " ")[0] == 2
+
+
+def test_a_broken_file_of_a_folder_is_passed_over(folder, capsys, caplog):
+    """In a folder that is searched, a file that is broken or has the wrong signatures is a warning with its line."""
+    (folder / "broken.tools.py").write_text("def depth(state, args:\n", encoding="utf-8")
+    code, out, _ = run(capsys, "goal", "how deep?", "--search-dir", ".", "--model", "toy:good")
+    assert (code, out) == (0, "1642 m\n")
+    assert "broken.tools.py:1: syntax error" in caplog.text
+    assert "lakes.tools.py" in caplog.text
+    assert "'helper': a tool has @tool, or the parameters (state, args)" in caplog.text
+
+
+def test_as_a_module_and_ctrl_c(folder):
+    """`python -m actgent` is the command; Ctrl-C stops it cleanly, with 130 and no traceback."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "actgent", "goal", "how deep?", "--tools", "lakes.tools.py", "--model"]
+    done = subprocess.run(
+        [*command, "toy:good"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "1642 m\n"), done.stderr
+    with subprocess.Popen(
+        [*command, "toy:never"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout.readline() == "asked\n"
+        began = time.monotonic()
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert "stopped before the goal was achieved" in err
+    assert "Traceback" not in err
+    assert time.monotonic() - began < 30

@@ -1,0 +1,127 @@
+"""Lists that tell what changes as it happens, by one stream that all tabs share."""
+
+import pytest
+
+STREAM = "/v1/events?watch="
+POLLS = ("/v1/statistics", "/v1/sessions?", "/v1/approvals", "/v1/errors")
+ROWS = "[...document.querySelectorAll('tbody tr')].map(each => each.querySelector('a').textContent).join()"
+LIVE = "document.querySelector('header .live:not(.off)')"
+ALONE = "delete window.BroadcastChannel; Object.defineProperty(navigator, 'locks', { value: undefined });"
+
+
+def link_of(served):
+    return f"{served.gateway.url}/#key={served.tokens['root']}"
+
+
+async def make(served, session_id, words=None):
+    async with served.client() as client:
+        await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk", "mode": "act"})
+        if words is not None:
+            await say(served, session_id, words)
+
+
+async def say(served, session_id, words):
+    async with served.client() as client:
+        said = {"content": words}
+        await client.post(f"/v1/sessions/{session_id}/messages", json=said, headers={"prefer": "wait=20"})
+
+
+async def test_rows_stay_where_they_are_read(serving, screen):
+    """What changes is written into its row; what is new waits until it is asked for, and so does the order."""
+    async with serving() as served:
+        for name in ("s1", "s2", "s3"):
+            await make(served, name, "hello")
+        await screen.open(link_of(served))
+        await screen.until(f"{ROWS} === 's3,s2,s1' && {LIVE}")
+        await say(served, "s1", "deploy")
+        await screen.until(
+            "document.querySelectorAll('tbody tr')[2].innerText.includes('waits for a person')"
+        )
+        assert await screen.run(ROWS) == "s3,s2,s1"
+        await screen.until("document.querySelector('.head button').textContent === 'Newest first'")
+        await make(served, "s4", "hello")
+        await screen.until("document.querySelector('.head button').textContent === 'Show 1 new'")
+        assert await screen.run(ROWS) == "s3,s2,s1"
+        await screen.run("document.querySelector('.head button').click()")
+        await screen.until(f"{ROWS} === 's4,s1,s3,s2'")
+        assert await screen.run("document.querySelector('.head button')") is None
+
+
+async def test_nothing_is_asked_again_while_nothing_happens(serving, screen):
+    """A page whose stream is alive rests; what happens is seen in a moment, on each page."""
+    async with serving() as served:
+        await make(served, "s1", "hello")
+        await screen.open(link_of(served))
+        await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        await screen.run("new Promise(done => setTimeout(done, 3000))")  # what follows the connection
+        asked = [screen.asked(each) for each in POLLS]
+        await screen.run("new Promise(done => setTimeout(done, 7000))")
+        assert [screen.asked(each) for each in POLLS] == asked
+        await say(served, "s1", "deploy")
+        await screen.until("document.querySelector('.n.hot').textContent === '1'")
+        assert screen.asked("/v1/approvals") > asked[2]
+
+
+async def test_tabs_share_a_stream(serving, screen):
+    """The second tab hears what the first one reads; when that one goes, it reads itself, and misses nothing."""
+    async with serving() as served:
+        await make(served, "s1", "hello")
+        first = await screen.open_another(link_of(served))
+        await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        second = await screen.open_another(link_of(served))
+        await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        await say(served, "s1", "deploy")
+        for tab in (second, first):
+            await screen.turn_to(tab)
+            await screen.until("document.querySelector('.n.hot')?.textContent === '1'")
+        assert screen.asked(STREAM) == 1
+        await screen.turn_to(second)
+        await screen.close(first)
+        await make(served, "s2", "deploy")
+        await screen.until("document.querySelector('.n.hot').textContent === '2'")
+        await screen.until(LIVE)
+        assert screen.asked(STREAM) == 2
+        third = await screen.open_another(f"{served.gateway.url}/#key={served.tokens['ada']}")
+        await screen.until(LIVE)  # with another key it may see other things
+        assert screen.asked(STREAM) == 3
+        for each in (third, second):
+            await screen.close(each)
+
+
+async def test_another_tab_reads_when_one_hangs(serving, screen):
+    """A tab that stands still with the stream in its hands is passed over."""
+    async with serving() as served:
+        await make(served, "s1", "hello")
+        first = await screen.open_another(link_of(served))
+        await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        second = await screen.open_another(link_of(served))
+        await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        await screen.turn_to(first)
+        await screen.run(
+            "setTimeout(() => { const end = Date.now() + 40000; while (Date.now() < end); }, 50); 0"
+        )
+        await screen.turn_to(second)
+        await screen.run("new Promise(done => setTimeout(done, 1000))")
+        await make(served, "s2", "deploy")
+        await screen.until("document.querySelector('.n.hot')?.textContent === '1'")
+        await screen.close(first)
+        await screen.close(second)
+
+
+@pytest.mark.parametrize("before", [ALONE, "delete window.BroadcastChannel"])
+async def test_tabs_that_cannot_share_read_each_for_itself(serving, screen, before):
+    """Where a browser has no channels or locks, each tab has its stream, and sees the same."""
+    async with serving() as served:
+        await make(served, "s1", "hello")
+        opened = [await screen.open_another(link_of(served), before) for _ in range(2)]
+        for tab in opened:
+            await screen.turn_to(tab)
+            await screen.until(f"{ROWS} === 's1' && {LIVE}")
+        await say(served, "s1", "deploy")
+        for tab in opened:
+            await screen.turn_to(tab)
+            await screen.until("document.querySelector('.n.hot')?.textContent === '1'")
+        assert screen.asked(STREAM) == 2
+        for tab in opened:
+            await screen.turn_to(tab)
+            await screen.close(tab)

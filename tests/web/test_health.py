@@ -1,0 +1,97 @@
+"""Whether a gateway takes messages, and why not; what agents may take at most."""
+
+import pytest
+import trio
+
+from actgent import BareAgent, Limits, ScriptedLLM
+from actgent.errors import Fenced, JournalFull
+from actgent.journal.memory import MemoryJournal
+from actgent.web.routes import agents as health
+
+
+class Failing(MemoryJournal):
+    """Fails each write by an error, as long as there is one."""
+
+    error = None
+
+    async def _write(self, rows, heads, epoch):
+        if self.error is not None:
+            raise self.error
+        await super()._write(rows, heads, epoch)
+
+
+async def reasons_of(client):
+    answer = await client.get("/v1/health/ready")
+    assert answer.status_code in (200, 503)
+    if answer.status_code == 503:
+        assert answer.headers["retry-after"]
+        assert answer.json()["type"] == "/errors/unavailable"
+    return answer.json().get("reasons", [])
+
+
+async def test_it_is_not_ready_while_an_inbox_is_full(serving):
+    """Until there is room again."""
+    gate = trio.Event()
+
+    async def answer(_):
+        await gate.wait()
+        return "done"
+
+    full = BareAgent("clerk", llm=ScriptedLLM(answer), inbox=2)
+    agents = [full, BareAgent("helper", llm=ScriptedLLM([]))]
+    async with serving(agents=agents) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        statuses = []
+        for _ in range(4):
+            said = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+            statuses.append(said.status_code)
+        assert statuses == [202, 202, 202, 429]
+        assert await reasons_of(ada) == ["1 of 2 inboxes are full"]
+        gate.set()
+        with trio.fail_after(20):
+            while await reasons_of(ada):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (JournalFull("no space"), "the journal cannot be written"),
+        (Fenced("gone"), "another process owns the journal"),
+    ],
+)
+async def test_it_is_not_ready_while_the_journal_does_not_write(serving, error, said, monkeypatch):
+    """From the first write that fails; after a while others may try, and it is ready when one has succeeded."""
+    async with Failing().running() as journal, serving(journal=journal) as served, served.client() as ada:
+        assert await reasons_of(ada) == []
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        journal.error = error
+        failed = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
+        assert failed.status_code == 503
+        assert await reasons_of(ada) == [said]
+        monkeypatch.setattr(health, "TRIED_AGAIN", 0.0)
+        assert await reasons_of(ada) == ([said] if isinstance(error, Fenced) else [])
+        monkeypatch.undo()
+        journal.error = None
+        ended = await ada.post(
+            "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"}
+        )
+        assert ended.json()["status"] == "answered"
+        assert await reasons_of(ada) == []
+
+
+async def test_it_is_not_ready_without_agents(serving):
+    """Nobody would answer."""
+    async with serving(agents=[]) as served, served.client() as ada:
+        assert await reasons_of(ada) == ["no agent runs here"]
+        assert (await ada.get("/v1/health/live")).status_code == 200
+
+
+async def test_an_agent_tells_its_limits(serving):
+    """Those of each of its turns, as they are counted."""
+    agents = [BareAgent("clerk", llm=ScriptedLLM([]), limits=Limits(model_calls=7, seconds=30))]
+    async with serving(agents=agents) as served, served.client() as ada:
+        limits = (await ada.get("/v1/agents/clerk")).json()["limits"]
+        (listed,) = (await ada.get("/v1/agents")).json()["items"]
+    assert (limits["model_calls"], limits["seconds"], limits["tokens"], limits["depth"]) == (7, 30, None, 8)
+    assert listed["limits"] == limits

@@ -1,0 +1,110 @@
+"""The one-time key of the dashboard: once, in one process, for half a day."""
+
+import json
+
+import httpx2
+import pytest
+import trio
+
+from actgent.web.tokens import LOGIN_SECONDS, Logins, TokenStore
+
+
+def key_of(gateway):
+    url, _, key = gateway.link.partition("/#key=")
+    assert url == gateway.url
+    return key
+
+
+async def log_in(gateway, key, **headers):
+    async with httpx2.AsyncClient(base_url=gateway.url) as client:
+        return await client.post("/v1/login", json={"key": key}, headers=headers)
+
+
+async def test_a_key_is_exchanged_once(serving):
+    """Of ten that come at once with it one gets a token, which may what an admin may; the key itself is no token."""
+    async with serving(tokens=None) as served:
+        key, answers = key_of(served.gateway), []
+
+        async def exchange():
+            answers.append(await log_in(served.gateway, key))
+
+        async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
+            as_token = await client.get("/v1/sessions", headers={"authorization": f"Bearer {key}"})
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(exchange)
+        given = [each.json() for each in answers if each.status_code == 200]
+        refused = [each for each in answers if each.status_code == 401]
+        async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
+            token = {"authorization": f"Bearer {given[0]['token']}"}
+            listed = await client.get("/v1/webhooks", headers=token)
+    assert (len(given), len(refused), as_token.status_code, listed.status_code) == (1, 9, 401, 200)
+    assert given[0]["owner"] == "admin"
+    assert refused[0].headers["www-authenticate"].startswith("Bearer")
+    assert refused[0].json()["type"] == "/errors/unauthorized"
+    assert given[0]["token"] not in (key, served.gateway.key)
+
+
+async def test_a_key_is_of_one_process(serving):
+    """Another gateway does not know it; where tokens were given there is none, and the link has no key."""
+    async with serving(tokens=None) as one, serving(tokens=None) as two, serving() as three:
+        assert (await log_in(two.gateway, key_of(one.gateway))).status_code == 401
+        assert (await log_in(three.gateway, key_of(one.gateway))).status_code == 401
+        assert three.gateway.link == three.gateway.url
+        assert (await log_in(one.gateway, key_of(one.gateway))).status_code == 200
+
+
+async def test_who_is_unknown_sends_little(serving):
+    """A long body of somebody without a token is refused by its length, and where that is not told, as it comes."""
+
+    async def pieces():
+        for _ in range(100):
+            yield b" " * 1000
+
+    async with serving(tokens=None) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
+        kind = {"content-type": "application/json"}
+        told = await client.post("/v1/login", json={"key": "x" * 5000})
+        untold = await client.post("/v1/login", content=pieces(), headers=kind)
+        assert (told.status_code, untold.status_code) == (413, 413)
+        assert told.json()["limit"] == 4096
+
+
+async def test_other_sites_cannot_use_it_up(serving):
+    """A page of another site, a form and a name that is led here by DNS are refused before the key is looked at."""
+    async with serving(tokens=None) as served:
+        key = key_of(served.gateway)
+        for headers in (
+            {"origin": "http://evil.example"},
+            {"sec-fetch-site": "same-site"},
+            {"host": "evil.example"},
+        ):
+            assert (await log_in(served.gateway, key, **headers)).status_code in (403, 421)
+        async with httpx2.AsyncClient(base_url=served.gateway.url) as client:
+            form = await client.post("/v1/login", data={"key": key})
+            await client.get(f"/v1/login?key={key}")
+        assert form.status_code == 415
+        assert (await log_in(served.gateway, key)).status_code == 200
+
+
+def test_its_token_ends_after_half_a_day():
+    """At the last moment it counts, then no more."""
+    store = TokenStore()
+    logins = Logins(store)
+    secret, token = logins.exchange(logins.new_key(), now=1000.0)
+    assert LOGIN_SECONDS == 12 * 3600
+
+    async def find(now):
+        return store.find(secret, now=now)
+
+    assert trio.run(find, 1000.0 + LOGIN_SECONDS - 1) is token
+    assert trio.run(find, 1000.0 + LOGIN_SECONDS) is None
+
+
+@pytest.mark.parametrize("key", ["", "once_", "x" * 501, "\ud800", "once_\n"])
+async def test_what_is_no_key(serving, key):
+    """It is refused like any other, and the right one still counts."""
+    async with serving(tokens=None) as served, httpx2.AsyncClient(base_url=served.gateway.url) as client:
+        body, headers = json.dumps({"key": key}), {"content-type": "application/json"}
+        refused = await client.post("/v1/login", content=body, headers=headers)
+        assert refused.status_code in (400, 401, 422)
+        assert (await log_in(served.gateway, key_of(served.gateway))).status_code == 200

@@ -1,0 +1,37 @@
+"""Runs of pipelines over HTTP: sessions with children, by the addresses that all sessions have."""
+
+import trio
+
+from actgent import BareAgent, Pipeline, PipelineStep, ScriptedLLM
+
+
+async def test_a_run_is_a_session_with_children(serving):
+    """It is begun, watched, looked at and gone on with as any other."""
+    clerk = BareAgent("clerk", llm=ScriptedLLM(lambda chat: f"<{chat.messages[0].parts[0].text}>"))
+    steps = [
+        PipelineStep("find", agent=clerk, message="find {topic}"),
+        PipelineStep("write", agent=clerk, message="write {find}"),
+    ]
+    async with serving(agents=[Pipeline("report", steps=steps)]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/r1", json={"agent": "report"})
+        said = await ada.post("/v1/sessions/r1/messages", json={"content": '{"topic": "tea"}'})
+        assert said.status_code == 202
+        about = await _idle(ada)
+        assert {each["id"] for each in about["children"]} == {"r1/task/find", "r1/task/write"}
+        assert {each["agent"] for each in about["children"]} == {"clerk"}
+        await ada.post("/v1/sessions/r1/messages", json={"content": '{"from": ["write"]}'})
+        about = await _idle(ada)
+        assert {each["id"] for each in about["children"]} == {
+            "r1/task/find",
+            "r1/task/write",
+            "r1/task/write@2",
+        }
+        messages = (await ada.get("/v1/sessions/r1/messages")).json()
+        assert "<write <find tea>>" in str(messages)
+
+
+async def _idle(client):
+    """The session, once nothing of it runs."""
+    while (about := (await client.get("/v1/sessions/r1")).json())["state"] != "idle":  # noqa: ASYNC110 - in another process
+        await trio.sleep(0.01)
+    return about
