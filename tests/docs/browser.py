@@ -114,6 +114,12 @@ class Tab:
         await self.call("Page.navigate", url=address)
         await self.wait_for("Page.loadEventFired")
 
+    async def reload(self) -> None:
+        """Load the page again, and wait until the new one is there: what is asked before may hit the one that goes."""
+        self._events.clear()
+        await self.call("Page.reload")
+        await self.wait_for("Page.loadEventFired")
+
     async def look(self, width: int, scheme: str) -> dict[str, Any]:
         """Lay the page out for a width and a color scheme, and measure it."""
         await self.call(

@@ -28,7 +28,10 @@ PAGE = 500
 class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
     """One reader's end: all records behind its cursor, in order and each once, and what grows in between."""
 
-    def __init__(self, journal: Journal, key: SessionKey, after: int, live: LiveText) -> None:
+    def __init__(
+        self, journal: Journal, key: SessionKey, after: int, live: LiveText, *, has_ended: bool
+    ) -> None:
+        """Args: `has_ended` is True where the cursor stands at the end of a session that is closed: nothing comes any more."""
         self.cursor = after
         """The number of the last record that was received."""
         self._journal = journal
@@ -37,7 +40,7 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         self._names: TurnNames | None = None
         self._ready: deque[Followed] = deque()
         self._is_behind = True
-        self._has_ended = self._is_closed = False
+        self._has_ended, self._is_closed = has_ended, False
         self._shown: tuple[object, int] = (None, 0)
         """An answer that grows, and how many characters of it were received."""
         self._void = "" if live.is_growing else live.reply_id
@@ -212,7 +215,9 @@ async def follow_session(
         live = LiveText() if table is None else table.followed.setdefault(key.session_id, LiveText())
         if table is not None and (context := table.get(key.session_id)) is not None:
             live.attach(context)
-        follower = SessionFollower(journal, key, head.records if after is None else after, live)
+        cursor = head.records if after is None else after
+        has_ended = head.closed and cursor == head.records
+        follower = SessionFollower(journal, key, cursor, live, has_ended=has_ended)
         follower.listen(feed)
         live.add(follower, thinks=thinks)
         try:

@@ -243,6 +243,16 @@ async def test_it_ends_with_the_session(runtime):
         assert [item async for item in again] == items
 
 
+@pytest.mark.parametrize("after", [None, 1, 2])
+async def test_it_ends_with_a_session_that_was_closed_before(runtime, after):
+    """Also for a reader that had all of it, and was away before it heard that this was the end."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+    await (await agent.create_session("ada", session_id="one")).aclose()
+    with trio.fail_after(10):
+        async with runtime.follow("one", agent="a", after=after) as late:
+            assert [item.number async for item in late] == [2] * (after == 1)
+
+
 async def test_it_ends_with_the_journal():
     """The reader is told, not cancelled."""
     items, following = [], trio.Event()

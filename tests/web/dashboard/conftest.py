@@ -68,6 +68,10 @@ class Screen:
         with trio.fail_after(60):
             await self.tab.open(address)
 
+    async def reload(self):
+        with trio.fail_after(60):
+            await self.tab.reload()
+
     async def go(self, place):
         """Show another page of the dashboard, and wait until it has what it shows."""
         await self.run(f"location.hash = {json.dumps(place)}")

@@ -104,7 +104,7 @@ async def test_the_link_of_the_terminal_opens_once(serving, screen):
             )
             is False
         )
-        await screen.run("location.reload()")
+        await screen.reload()
         await screen.until("document.querySelector('nav')")
         await screen.run("sessionStorage.clear()")
         await screen.open("about:blank")

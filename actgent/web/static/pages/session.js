@@ -177,6 +177,7 @@ export function Session({ id, agent }) {
   };
   const close = () => confirm(`Close session ${id}? What runs in it is stopped.`) && act("POST", path("sessions", id, "close"), {})();
   const status = story?.closed ? "closed" : about.status || about.state;
+  const isTold = story?.turns.length > 0;
   return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
       <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
@@ -188,10 +189,10 @@ export function Session({ id, agent }) {
     ${link.stale && html`<p class="err" role="alert">An older copy of the journal was put back: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
     <div class="two"><section class="panel" aria-label="Conversation">
       ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${count(begin)} records before)</button>`}
-      <div class="chat" role="feed" aria-label="Turns">
-        ${story?.turns.length
+      <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
+        ${isTold
           ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
-          : html`<${Empty} title="Nothing was said yet">Say something below.</${Empty}>`}
+          : link.live || story?.closed ? html`<${Empty} title="Nothing was said yet">Say something below.</${Empty}>` : html`<${Loading} what="what was said" />`}
       </div>
       <div class="end" ref=${end}></div>
       <${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />
