@@ -109,6 +109,7 @@ _ROWS: Mapping[str, Asked] = {
     "mode-refused": _words(ModeRefused),
     "inbox-full": _words(InboxFull),
     "too-many-schedules": _words(TooManySchedules),
+    "busy": _words(InboxFull),
     "limit-reached": lambda refused, _: reworded(
         LimitReached, refused.detail, limit=refused.fields.get("limit")
     ),

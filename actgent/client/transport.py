@@ -107,7 +107,7 @@ class Refused(Exception):
     @property
     def is_passing(self) -> bool:
         """True if the same request may be taken a little later."""
-        return self.kind in ("too-many-requests", "unavailable", "timeout")
+        return self.kind in ("too-many-requests", "busy", "unavailable", "timeout")
 
     @property
     def retry_after(self) -> float:

@@ -4,17 +4,20 @@ A request that only reads is acknowledged when it begins, since who asks can ask
 acknowledged when its answer is on its way: by then the journal has it, and a node that takes over finds its id there.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from urllib.parse import unquote
 
 import attrs
+import orjson
 import trio
 
 from actgent.approvals import session_of
 from actgent.errors import BrokerLost
 from actgent.support.logs import Each, logger_of
+from actgent.web.problems import Problem
 from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
 
 from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
@@ -24,6 +27,10 @@ from .wire import CONTROL, USER, AnswerPiece, Message, WireRequest, encode_messa
 
 AGAIN = 0.2
 """Seconds after which a request goes back into its queue whose session turned out to live elsewhere."""
+MOST = 16
+"""Requests of one session that may wait for their answers; the next one hears `busy`, and comes again."""
+_UNBOUNDED = ("interrupt", "close", "decision")
+"""What ends something, or lets it go on, which all others may wait for."""
 _log = logger_of(__name__)
 Starter = Callable[..., object]
 """Starts a task, as `nursery.start_soon`."""
@@ -51,6 +58,13 @@ class _Work:
         """Who asked, and under which id."""
         return self.delivery.properties.reply_to or "", self.asked.id
 
+    @property
+    def line(self) -> str:
+        """The session whose requests wait together with this one; empty where as many may wait as come."""
+        asked = self.asked
+        is_bounded = asked.verb != "GET" and asked.path.rpartition("/")[2] not in _UNBOUNDED
+        return _session_of(asked) if is_bounded else ""
+
 
 class Requests:
     """The requests of one partition, or of the queue of all nodes."""
@@ -63,6 +77,8 @@ class Requests:
         self._waiting: list[_Work] | None = []
         """Until the partition is served; None: it is."""
         self._running: dict[tuple[str, str], _Work] = {}
+        self._lines = Counter[str]()
+        """Requests at work by the sessions that they wait for."""
 
     def __len__(self) -> int:
         return len(self._running) + len(self._waiting or ())
@@ -100,8 +116,23 @@ class Requests:
     # --- one request ---------------------------------------------------------------------
 
     def _begin(self, work: _Work) -> None:
+        if (line := work.line) and self._lines[line] >= MOST:
+            self._start(self._refuse, work)
+            return
         self._running[work.place] = work
+        self._lines[line] += 1
         self._start(self._run, work)
+
+    async def _refuse(self, work: _Work) -> None:
+        """Have a client come again later: nothing of its request was done."""
+        problem = Problem(
+            "busy", f"{MOST} requests of this session wait for their answers: send it again later"
+        )
+        with suppress(_CannotTell):
+            await self._tell(
+                work, problem.status, orjson.dumps(problem.document(work.asked.id)), is_last=True
+            )
+        work.delivery.acknowledge()
 
     async def _run(self, work: _Work) -> None:
         if work.asked.verb == "GET":
@@ -118,6 +149,9 @@ class Requests:
         finally:
             if self._running.get(work.place) is work:
                 del self._running[work.place]
+            self._lines.subtract([work.line])
+            if not self._lines[work.line]:
+                del self._lines[work.line]
         if work.has_moved or work.scope.cancelled_caught:
             await self._cut(work)
         else:

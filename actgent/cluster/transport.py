@@ -15,7 +15,14 @@ import trio
 from actgent.approvals import session_of
 from actgent.client.http.forms import NO_CONTENT, STREAM, HTTPForm, read_answer, refused, to_http
 from actgent.client.http.sse import StreamDecoder
-from actgent.client.transport import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
+from actgent.client.transport import (
+    ConnectionLost,
+    Events,
+    Refused,
+    RemoteRequest,
+    StreamEvent,
+    Transport,
+)
 from actgent.errors import ActgentError, BrokerLost, WireError
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
 from actgent.messages import new_secret
@@ -43,6 +50,8 @@ ANSWER = 15.0
 """Seconds for which an answer may be awaited, besides those that a node was asked to wait."""
 CONNECTED = 5.0
 """Seconds for which a request waits for a connection, before its caller tries again."""
+ROOM = 5.0
+"""Seconds for which a node waits for room in an inbox; then it is asked again, as long as its caller waits."""
 SILENCE = 45.0
 """Seconds without a sign of life after which a stream counts as cut; nodes give one every 15 s."""
 PREFETCH = 1000
@@ -159,7 +168,15 @@ class BrokerTransport(Transport):
     # --- requests ------------------------------------------------------------------------
 
     async def call(self, request: RemoteRequest) -> Any:
-        request = _of_cluster(request)
+        request, over = _of_cluster(request), trio.current_time() + _room_of(request)
+        while True:
+            try:
+                return await self._call(_within(request, over - trio.current_time()))
+            except Refused as refused:
+                if refused.kind != "inbox-full" or trio.current_time() >= over:
+                    raise
+
+    async def _call(self, request: RemoteRequest) -> Any:
         with self._conversation() as (known, pieces):
             await self._ask(known, to_http(request), request)
             piece = await self._next(known, pieces, ANSWER + request.wait)
@@ -314,6 +331,18 @@ def _of_cluster(request: RemoteRequest) -> RemoteRequest:
     if request.operation == "post_session":
         return attrs.evolve(request, operation="put_session", session_id=request.key or new_secret(), key="")
     return attrs.evolve(request, wait=0) if request.operation == "say" else request
+
+
+def _room_of(request: RemoteRequest) -> float:
+    """Seconds for which whoever says something waits for room in an inbox."""
+    return float((request.body or {}).get("deadline", 0)) if request.operation == "say" else 0.0
+
+
+def _within(request: RemoteRequest, seconds: float) -> RemoteRequest:
+    """The same request, whose answer comes soon: a node that has gone says nothing, either."""
+    if _room_of(request) <= ROOM:
+        return request
+    return attrs.evolve(request, body={**(request.body or {}), "deadline": min(max(seconds, 1.0), ROOM)})
 
 
 @asynccontextmanager

@@ -224,9 +224,9 @@ async def _suspended(running: AgentActor, after: str, limit: int) -> list[str]:
 
 
 async def approvals_of(running: AgentActor, session_id: str) -> Sequence[Approval]:
-    """Return the approvals that wait in one session, without opening it."""
+    """Return the approvals that wait in one session, without opening it, wherever it lives."""
     context = running.sessions.get(session_id)
-    if context is not None or running.journal is None:
+    if (context is not None and not context.has_moved) or running.journal is None:
         ledger = context.approvals if context is not None else None
     else:
         ledger = restore_ledger(await running.journal.load(session_id, agent=running.name))

@@ -73,6 +73,7 @@ TITLES: Mapping[str, tuple[int, str]] = {
     "inbox-full": (429, "The inbox is full"),
     "too-many-schedules": (429, "The session has as many schedules as it may"),
     "limit-reached": (429, "A limit is used up"),
+    "busy": (429, "As many requests of the session wait as may"),
     "too-many-requests": (429, "The token asks for too much at a time"),
     "internal": (500, "Something failed that should not"),
     "unavailable": (503, "Not now"),

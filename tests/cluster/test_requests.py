@@ -1,13 +1,14 @@
-"""What a node does with a request whose answer nobody hears any more."""
+"""What a node does with a request whose answer nobody hears any more, and with more of one session than may wait."""
 
 import types
 
 import pytest
 import trio
+import trio.testing
 
 from actgent.cluster.amqp import Unroutable
-from actgent.cluster.requests import Requests
-from actgent.cluster.wire import WireRequest
+from actgent.cluster.requests import MOST, Requests
+from actgent.cluster.wire import WireRequest, decode_message
 
 
 class Link:
@@ -73,4 +74,57 @@ async def test_a_request_whose_asker_is_gone_is_not_given_back(
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert delivery.became == becomes
     assert ("request 1 failed" in caplog.text) == (error is not None)
+    assert len(requests) == 0
+
+
+class Outbox:
+    """A broker that notes what is sent."""
+
+    def __init__(self):
+        self.sent = []
+
+    async def publish(self, key, body, properties):
+        await trio.lowlevel.checkpoint()
+        self.sent.append(decode_message(body, properties))
+
+
+class Holding:
+    """Answers when it is let go."""
+
+    def __init__(self):
+        self.may_go = trio.Event()
+
+    async def answer(self, request, tell, gone):
+        await self.may_go.wait()
+        await tell(204, b"", True)
+
+
+async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autojump_clock):
+    """What ends something, what reads, and what is another session's is taken all the same; later there is room again."""
+    link, application, deliveries = Outbox(), Holding(), []
+
+    def take(path, verb="POST"):
+        deliveries.append(Delivery())
+        requests.take(deliveries[-1], WireRequest(id=str(len(deliveries)), verb=verb, path=path, owner="ada"))
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(link, application, Quarantine(), nursery.start_soon)
+        requests.open()
+        for _ in range(MOST + 2):
+            take("/sessions/s/messages")
+        for path in ("/sessions/s/interrupt", "/sessions/s/close", "/approvals/a.s/decision"):
+            take(path)
+        take("/sessions/other/messages")
+        take("/sessions/s/events", "GET")
+        await trio.testing.wait_all_tasks_blocked()
+        refused = {piece.id: (piece.status, piece.is_last) for piece in link.sent}
+        assert refused == {str(MOST + 1): (429, True), str(MOST + 2): (429, True)}
+        assert b'"/errors/busy"' in link.sent[0].data
+        assert [each.became for each in deliveries[MOST : MOST + 2]] == [["acknowledged"]] * 2
+        application.may_go.set()
+        await trio.testing.wait_all_tasks_blocked()
+        link.sent.clear()
+        take("/sessions/s/messages")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [piece.status for piece in link.sent] == [204]
     assert len(requests) == 0

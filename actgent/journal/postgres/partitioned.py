@@ -307,12 +307,6 @@ class PartitionedJournal(PostgresJournal):
         rows = await self._run(self._select, statements.SELECT_DUE_HERE, agent, self._slots)
         return [(session_id, due) for session_id, due in rows]
 
-    async def _list_suspended(self, agent: str, after: str, limit: int) -> list[str]:
-        rows = await self._run(
-            self._select, statements.SELECT_SUSPENDED_HERE, agent, self._slots, after, limit
-        )
-        return [session_id for (session_id,) in rows]
-
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
         rows = await self._run(self._select, statements.SELECT_TO_ERASE_HERE, self._slots, limit)
         return [SessionKey(*columns) for columns in rows]

@@ -102,10 +102,6 @@ SELECT_DUE_HERE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'
 )
-SELECT_SUSPENDED_HERE = (
-    "SELECT session_id FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND suspended AND NOT closed "
-    'AND session_id COLLATE "C" > %s ORDER BY session_id COLLATE "C" LIMIT %s'
-)
 SELECT_TO_ERASE_HERE = (
     "SELECT agent, session_id FROM sessions WHERE due < 0 AND slot >= 0 AND slot = ANY(%s) LIMIT %s"
 )
