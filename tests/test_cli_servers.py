@@ -17,7 +17,7 @@ def actgent(tmp_path, commands):
     """Run a command in the test's folder: its exit code, what it printed, and what it complained of."""
 
     async def run(*arguments):
-        with trio.fail_after(60):
+        with trio.fail_after(300):
             line = [ACTGENT, *arguments]
             done = await trio.to_thread.run_sync(
                 partial(commands.run, line, cwd=tmp_path, capture_output=True)

@@ -230,7 +230,7 @@ async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transact
         await writer.open()
         link.stops = True
         nursery.start_soon(writer.commit, Changed(changes={"n": 1}))
-        with trio.fail_after(20), psycopg.connect(server, autocommit=True) as other:
+        with trio.fail_after(60), psycopg.connect(server, autocommit=True) as other:
             while other.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() != (2,):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             state = "SELECT state FROM pg_stat_activity WHERE pid = %s"
@@ -255,7 +255,7 @@ async def test_a_commit_that_waited_behind_a_new_owner_writes_nothing(postgres_u
     async with open_journal(postgres_url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
         await writer.open()
-        with trio.fail_after(20), psycopg.connect(server) as taker:
+        with trio.fail_after(60), psycopg.connect(server) as taker:
             taker.execute(f"UPDATE {schema}.meta SET epoch = epoch + 1, owner = 'another one'")
             nursery.start_soon(commit, writer)
             waiting = "SELECT count(*) FROM pg_locks WHERE pid = %s AND NOT granted"

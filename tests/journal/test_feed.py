@@ -28,7 +28,7 @@ def numbered(steps):
 async def told(reader, count):
     """The first steps that hold so many records."""
     steps = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while sum(step.count for step in steps) < count:
             steps.append(await reader.receive())
     return steps
@@ -151,7 +151,7 @@ async def test_the_feed_tells_of_erased_sessions(journal, make_writer):
         await journal.delete("s", agent="a")
         await writer.open()
         await journal.erase_trees([SessionKey("a", "s")])
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             heard = [await reader.receive() for _ in range(3)]
     assert [heard[0], heard[2]] == [Erased(session_id="s", agent="a")] * 2
     assert heard[1].first == 1
@@ -166,7 +166,7 @@ async def test_readers_end_with_the_journal(url, make_writer):
             is_open.set()
             steps.extend([step async for step in reader])
 
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery, open_journal(url) as journal:
             nursery.start_soon(read, journal)
             await is_open.wait()

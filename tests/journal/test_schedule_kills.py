@@ -55,7 +55,7 @@ async def test_kills_around_firing_lose_and_repeat_nothing(tmp_path, times, live
             await trio.to_thread.run_sync(live_and_die, lives, url, dice.uniform(0.0, 0.4))
         async with open_runtime(journal=url) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 for number in range(SESSIONS):
                     session = await agent.open_session(f"s{number}")
                     while session.schedules or session.status != "idle":  # noqa: ASYNC110 - no event says both

@@ -69,7 +69,7 @@ def message_of(client, **options):
 
 async def until(is_so):
     """Let the other tasks run until it is so."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while not is_so():
             await trio.lowlevel.checkpoint()
 

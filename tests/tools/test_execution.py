@@ -296,7 +296,7 @@ async def test_cancelled_thread_is_left_and_answered():
 
     def stubborn() -> None:
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     batch = Batch(
         [call("stubborn")],
@@ -305,7 +305,7 @@ async def test_cancelled_thread_is_left_and_answered():
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(batch.run)
-        await trio.to_thread.run_sync(begun.wait, 5)
+        await trio.to_thread.run_sync(begun.wait, 60)
         nursery.cancel_scope.cancel()
     assert batch.results()[0].status == "outcome_unknown"
     assert threads.left == ("stubborn",)
@@ -334,7 +334,7 @@ async def test_timeout(autojump_clock):
 async def test_timed_out_thread_is_left():
     """A sync tool over its time is answered; the thread is named until it ends."""
     go, threads = threading.Event(), Threads()
-    slow = FunctionTool("slow", "Slow.", lambda: go.wait(5), timeout=0.01)
+    slow = FunctionTool("slow", "Slow.", lambda: go.wait(60), timeout=0.01)
     (ended,) = await results(call("slow"), tools=[slow], context=ToolContext(threads=threads))
     assert ended.error == "tool 'slow' did not finish within 0.01 s"
     assert threads.left == ("slow",)

@@ -53,7 +53,7 @@ async def test_capacity_bounds_the_threads():
         with lock:
             running += 1
             most = max(most, running)
-        both.wait(5)
+        both.wait(60)
         with lock:
             running -= 1
 
@@ -69,11 +69,11 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
 
     def stubborn() -> None:
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 5)
+        await trio.to_thread.run_sync(begun.wait, 60)
         assert threads.left == ()
         nursery.cancel_scope.cancel()
     assert threads.left == ("stubborn",)
@@ -91,17 +91,17 @@ async def test_cancelled_calls_leak_no_place():
 
     def stubborn() -> None:
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 5)
+        await trio.to_thread.run_sync(begun.wait, 60)
         nursery.start_soon(threads.run_sync, stubborn)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert threads.left == ("stubborn",)
     go.set()
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await threads.run_sync(int, "7") == 7
 
 
@@ -111,11 +111,11 @@ async def test_call_cancelled_before_it_began_never_begins():
 
     def stubborn() -> None:
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(threads.run_sync, stubborn)
-        await trio.to_thread.run_sync(begun.wait, 5)
+        await trio.to_thread.run_sync(begun.wait, 60)
         with trio.move_on_after(0.01):
             await threads.run_sync(ran.append, 1)
         go.set()
@@ -133,18 +133,18 @@ def test_thread_outlives_the_run():
 
     def stubborn() -> None:
         begun.set()
-        go.wait(5)
+        go.wait(60)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(functools.partial(threads.run_sync, stubborn, name="slow"))
-            await trio.to_thread.run_sync(begun.wait, 5)
+            await trio.to_thread.run_sync(begun.wait, 60)
             nursery.cancel_scope.cancel()
 
     trio.run(main)
     assert threads.left == ("slow",)
     threading.Thread(target=lambda: (go.set(), done.set())).start()
-    assert done.wait(5)
+    assert done.wait(60)
     while threads.left:
         done.wait(0.001)
 
@@ -190,7 +190,7 @@ async def test_an_agent_whose_functions_hang_stops_no_other(hall, capacity):
     a, b = threads.share("a", 40), threads.share("b", 40)
     async with trio.open_nursery() as nursery:
         await hall.begin(a, nursery, 60, want=min(40, capacity * 3 // 4))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             assert await b.run_sync(int, "7") == 7
         await hall.begin(b, nursery, 1)
         assert (a.held, b.held) == (min(40, capacity * 3 // 4), 1)
@@ -218,7 +218,7 @@ async def test_a_thread_that_is_left_gives_its_place_to_others(hall):
         await hall.begin(share, nursery, 1)
         nursery.cancel_scope.cancel()
     assert share.left == ("hang",)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await share.run_sync(int, "7") == 7
 
 

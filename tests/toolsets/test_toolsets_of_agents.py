@@ -424,7 +424,7 @@ async def test_toolsets_survive_a_restart(tmp_path):
     async with open_runtime(journal=url) as runtime:
         agent = await runtime.start(BareAgent("tutor", llm=first, tools=[deferred], grace=0.1))
         session = await agent.create_session("ada", "go", session_id="s")
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await session.wait_idle()
             assert await agent.approvals()
     second = ScriptedLLM(["done"])

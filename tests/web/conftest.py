@@ -46,7 +46,7 @@ class Served:
         async with httpx2.AsyncClient(
             base_url=self.gateway.url,
             headers={"authorization": f"Bearer {self.tokens[name]}", **headers},
-            timeout=20,
+            timeout=120,
         ) as client:
             yield client
 

@@ -48,7 +48,7 @@ async def test_it_is_not_ready_while_an_inbox_is_full(serving):
         assert statuses == [202, 202, 202, 429]
         assert await reasons_of(ada) == ["1 of 2 inboxes are full"]
         gate.set()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while await reasons_of(ada):
                 await trio.testing.wait_all_tasks_blocked(0.01)
 

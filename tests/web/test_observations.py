@@ -147,11 +147,11 @@ async def test_thoughts_come_while_the_model_writes(serving):
         async with trio.open_nursery() as nursery:
             events = await nursery.start(subscribe, ada, f"{PATH}?types=THOUGHTS")
             await ada.post("/v1/sessions/s1/messages", json={"content": "think", "message_id": "m1"})
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not events.grown:
                     await trio.testing.wait_all_tasks_blocked(0.05)
             llm.go_on.set()
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not events.found:
                     await trio.testing.wait_all_tasks_blocked(0.05)
             await ada.post("/v1/sessions/s1/close", json={})

@@ -233,6 +233,6 @@ async def test_comparisons_are_bounded_and_end_with_their_client(serving, monkey
 
 
 async def until(condition):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not condition():
             await trio.testing.wait_all_tasks_blocked(0.02)

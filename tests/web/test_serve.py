@@ -60,7 +60,7 @@ def serve(start, *options, bind="127.0.0.1:0"):
 
 
 def client_of(url, token):
-    return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=30)
+    return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=120)
 
 
 def test_a_folder_of_agents_is_served_with_tokens(team, tmp_path):
@@ -81,7 +81,7 @@ def test_a_folder_of_agents_is_served_with_tokens(team, tmp_path):
             text = stream.read().decode()
     assert "event: ended" in text
     assert "event: bye" in text
-    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
     assert (tmp_path / "agents.db").exists()
 
 
@@ -133,7 +133,7 @@ def test_a_changed_file_is_served(team, tmp_path):
             said = ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
             answers.append(said.json()["outcome"]["text"])
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
     assert answers == ["WORDS", "OTHER"]
 
 
@@ -155,7 +155,7 @@ def test_a_broken_file_is_not_served(team, tmp_path):
     with client_of(url, secret) as ada:
         assert ada.get("/v1/agents/other").status_code == 200
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
 def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
@@ -190,7 +190,7 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
                 data = body["data"]
                 told[data["session_id"]].setdefault(headers["webhook-id"], data["number"])
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     assert {session: len(ids) for session, ids in told.items()} == expected
     for ids in told.values():
         assert list(ids.values()) == sorted(ids.values())
@@ -213,7 +213,7 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
 )
 def test_what_is_wrong_is_named(team, tmp_path, arguments, said):
     """A mistake is one line and code 2."""
-    assert team(*arguments).wait(timeout=30) == 2
+    assert team(*arguments).wait(timeout=120) == 2
     assert re.fullmatch(f"actgent: .*{said}.*\n", (tmp_path / "errors.txt").read_text())
 
 
@@ -239,7 +239,7 @@ def test_a_service_manager_is_told(team, tmp_path, monkeypatch):
         assert httpx2.get(f"{url}/v1/health/ready").status_code == 200
         process.send_signal(signal.SIGTERM)
         assert manager.recv(100) == b"STOPPING=1"
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
 def _commands():

@@ -88,7 +88,7 @@ async def test_a_slow_head_ends(serving):
         for piece in (b"", b"A: b\r\n"):
             stream = await connect(served)
             start = trio.current_time()
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 if piece:
                     await stream.send_all(filled(served, HEAD))
                 async with trio.open_nursery() as nursery:
@@ -100,13 +100,12 @@ async def test_a_slow_head_ends(serving):
 
 
 async def drip(stream, piece):
-    with trio.move_on_after(4):
-        while piece:
-            await trio.sleep(0.05)
-            try:
-                await stream.send_all(piece)
-            except trio.BrokenResourceError:
-                return
+    while piece:
+        await trio.sleep(0.05)
+        try:
+            await stream.send_all(piece)
+        except trio.BrokenResourceError:
+            return
 
 
 async def test_a_slow_body_is_408(serving):
@@ -137,7 +136,7 @@ async def test_a_connection_that_was_closed_is_forgotten_at_once(served):
     async with served.client() as ada:
         await ada.get("/v1/sessions")
         assert served.gateway.connections == 1
-    with trio.fail_after(5):
+    with trio.fail_after(20):
         while served.gateway.connections:
             await trio.testing.wait_all_tasks_blocked(0.01)
 

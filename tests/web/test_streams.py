@@ -294,7 +294,7 @@ async def test_a_storm_of_readers_leaves_nothing(serving):
                 while served.gateway.connections < 50:
                     await trio.testing.wait_all_tasks_blocked(0.01)
                 nursery.cancel_scope.cancel()
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 while served.gateway.connections > 1 or len(served.gateway.app.inside.tails):
                     await trio.testing.wait_all_tasks_blocked(0.01)
 
@@ -311,7 +311,7 @@ async def test_a_reader_that_never_reads_is_cut(serving):
                 "/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=10"}
             )
             assert said.status_code == 200
-        with trio.fail_after(5):
+        with trio.fail_after(25):
             while served.gateway.connections > 1:
                 await trio.testing.wait_all_tasks_blocked(0.05)
         mute.close()
@@ -404,7 +404,7 @@ async def test_changes_of_ones_own_sessions_are_watched(serving):
                 await trio.testing.wait_all_tasks_blocked(0.05)
             await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
             await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while not (mine.grown and every.grown):
                     await trio.testing.wait_all_tasks_blocked(0.05)
             nursery.cancel_scope.cancel()

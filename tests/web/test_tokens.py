@@ -128,7 +128,7 @@ async def test_a_stream_ends_with_its_token(serving, tmp_path, monkeypatch):
         served.tokens.update({name: secret for name, (secret, _) in made.items()})
         for name, ended in ends.items():
             nursery.start_soon(stream_of, served, name, ended)
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             while not all(ends.values()):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             write_tokens(file, [token for name, (_, token) in made.items() if name != "gone"])

@@ -35,7 +35,7 @@ async def watch(served, name, what, task_status):
 
 
 async def until(condition):
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not condition():
             await trio.testing.wait_all_tasks_blocked(0.05)
 

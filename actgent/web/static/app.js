@@ -63,7 +63,8 @@ function Help({ onClose }) {
 
 function useRoute() {
   const [at, setAt] = useState(route());
-  useEffect(() => {
+  // Before it is seen: who follows a link as soon as it is there is not left behind.
+  useLayoutEffect(() => {
     const changed = () => setAt(route());
     addEventListener("hashchange", changed);
     return () => removeEventListener("hashchange", changed);

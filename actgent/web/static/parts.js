@@ -70,18 +70,25 @@ export function usePolled(load, inputs, { every = 5000, on = null } = {}) {
   const [state, setState] = useState({ data: null, error: null, at: 0 });
   const again = useRef(() => {});
   useEffect(() => {
-    let [over, timer, soon, last] = [false, 0, 0, 0];
+    let [over, timer, soon, last, asked, shown] = [false, 0, 0, 0, 0, 0];
     const abort = new AbortController();
     const run = async () => {
       clearTimeout(timer);
       clearTimeout(soon);
       [soon, last] = [0, Date.now()];
       if (!document.hidden) {
+        const mine = ++asked;
+        // What was overtaken by the answer to a later question is old.
+        const show = (next) => {
+          if (over || mine < shown) return;
+          shown = mine;
+          setState(next);
+        };
         try {
           const data = await load(abort.signal);
-          if (!over) setState({ data, error: null, at: Date.now() });
+          show({ data, error: null, at: Date.now() });
         } catch (error) {
-          if (!over) setState((before) => ({ ...before, error }));
+          show((before) => ({ ...before, error }));
         }
       }
       clearTimeout(timer);

@@ -34,7 +34,7 @@ def until():
     """Waits for 20 seconds at most, by a function of nothing, for something to be so."""
 
     async def wait(condition):
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
                 await trio.sleep(0.01)
 

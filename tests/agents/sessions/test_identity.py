@@ -353,9 +353,14 @@ async def test_a_tree_decides_for_the_session_that_asked(autojump_clock):
 # --- children ----------------------------------------------------------------------------
 
 
-def worker(name="worker", delay=0.0):
-    """Does what it is told, perhaps a while later."""
-    return BareAgent(name, llm=ScriptedLLM(lambda chat: f"did {_last(chat)}", delay=delay), grace=0)
+def worker(name="worker", *, until=trio.lowlevel.checkpoint):
+    """Does what it is told, once it may."""
+
+    async def answer(chat):
+        await until()
+        return f"did {_last(chat)}"
+
+    return BareAgent(name, llm=ScriptedLLM(answer), grace=0)
 
 
 def _last(chat):
@@ -380,8 +385,9 @@ def reports_to(agent):
 
 async def test_tasks_of_one_name_never_meet(journal_url):
     """Two agents with a session of one id, and two sessions of one agent, give the same agent a task of the same id."""
+    gate = trio.Event()
     async with open_runtime(journal=journal_url) as runtime:
-        await runtime.start(worker(delay=0.2))
+        await runtime.start(worker(until=gate.wait))
         shop, bank = [await runtime.start(boss(name)) for name in ("shop", "bank")]
         channels = [reports_to(agent) for agent in (shop, bank)]
         sessions = [
@@ -395,7 +401,8 @@ async def test_tasks_of_one_name_never_meet(journal_url):
         children = [session.children for session in sessions]
         assert [len(each) for each in children] == [1, 1, 1]
         assert len({each[0].id for each in children}) == 3
-        with trio.fail_after(20):
+        gate.set()
+        with trio.fail_after(60):
             for number in (0, 1):
                 told = {await channels[number].receive() for _ in range(2 - number)}
                 jobs = (0, 2) if number == 0 else (1,)
@@ -405,7 +412,7 @@ async def test_tasks_of_one_name_never_meet(journal_url):
 async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
     """So that whoever gave it finds its session; other sessions that have this id are left alone."""
     async with open_runtime(journal=journal_url) as runtime:
-        helper = await runtime.start(worker(delay=1000))
+        helper = await runtime.start(worker(until=trio.sleep_forever))
         lead = await runtime.start(boss("lead"))
         mallorys = await helper.create_session("mallory", session_id="u")
         session = await lead.create_session("ada", session_id="ada")
@@ -424,20 +431,27 @@ async def test_the_first_task_of_a_name_has_it_as_id(journal_url):
 
 async def test_two_agents_are_given_tasks_of_one_name(journal_url):
     """Both are done, told once each, and stopped together."""
+    gates = [trio.Event()]
+
+    async def may_begin():
+        await gates[-1].wait()
+
     async with open_runtime(journal=journal_url) as runtime:
         for name in ("digger", "builder"):
-            await runtime.start(worker(name, delay=0.2))
+            await runtime.start(worker(name, until=may_begin))
         lead = await runtime.start(boss("lead"))
         reports = reports_to(lead)
         session = await lead.create_session("ada", session_id="ada")
         for name in ("digger", "builder"):
             await session.delegate(name, "it", task_id="t")
         assert len(session.children) == 2
-        with trio.fail_after(20):
+        gates[0].set()
+        with trio.fail_after(60):
             said = [await reports.receive() for _ in range(2)]
         assert sorted(said) == [
             f"Task t was done by agent {name!r}:\ndid it" for name in ("builder", "digger")
         ]
+        gates.append(trio.Event())
         for name in ("digger", "builder"):
             await session.delegate(name, "it", task_id="again")
         assert await session.cancel_task("again")

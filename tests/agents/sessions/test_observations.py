@@ -33,7 +33,7 @@ PLAN = json.dumps(
 async def collected(reader, until):
     """What is observed, up to the first of a type."""
     found = []
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not (found and found[-1].type == until):
             found.append(await reader.receive())
     return found
@@ -184,7 +184,7 @@ async def test_thoughts_come_while_the_model_writes_them(runtime):
     async with session.observe(types=["THOUGHTS"]) as reader, session.observe(types=["PLAN"]) as plans:
         await session.chat("How deep is Baikal?")
         grown = []
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             while not grown or len(grown[-1].content) < len("One lookup will do."):
                 await send.send(None)
                 await trio.testing.wait_all_tasks_blocked()

@@ -57,7 +57,7 @@ async def test_slow_names_hold_no_thread_of_others(names, autojump_clock):
 
 async def test_a_lookup_can_be_cancelled(names):
     """At once, whatever the resolver does."""
-    with trio.fail_after(5), trio.move_on_after(0.05) as scope:
+    with trio.fail_after(20), trio.move_on_after(0.05) as scope:
         await addresses_of("slow.example", 80)
     assert scope.cancelled_caught
 

@@ -158,7 +158,7 @@ async def log_in(server, browser=browse, **options):
     from actgent.toolsets.mcp.login import open_login
 
     shown = []
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
 
             async def show(url):
@@ -172,7 +172,7 @@ async def log_in(server, browser=browse, **options):
 
 async def echo(server):
     """Call the tool by a connection of its own."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with open_toolset(server) as tools:
             return await next(tool for tool in tools() if tool.name == "echo").execute({}, ToolContext())
 

@@ -23,6 +23,13 @@ WAIT = """new Promise(done => {
 })"""
 NAMED = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowRight": (39, "")}
 """Keys that are no characters: their codes, and the texts that they make."""
+GO = """new Promise(done => {
+  const before = location.href;
+  location.hash = %s;
+  if (location.href === before) done();
+  else addEventListener("hashchange", () => setTimeout(done), { once: true });
+})"""
+"""The page that is left may look settled until it has heard that another one is wanted."""
 SETTLED = (
     """document.querySelector("main h1") && !document.querySelector("main").innerText.includes("Loading")"""
 )
@@ -74,7 +81,7 @@ class Screen:
 
     async def go(self, place):
         """Show another page of the dashboard, and wait until it has what it shows."""
-        await self.run(f"location.hash = {json.dumps(place)}")
+        await self.run(GO % json.dumps(place))
         await self.until(SETTLED)
 
     async def fill(self, selector, text):

@@ -142,6 +142,7 @@ async def test_a_key_that_is_too_old_keeps_what_was_typed(shown):
     await screen.fill("textarea[name=text]", "half a senten")
     key = await screen.run("sessionStorage.getItem('actgent.key')")
     await screen.run("sessionStorage.setItem('actgent.key', 'act_wrong')")
+    await screen.run("document.dispatchEvent(new Event('visibilitychange'))")  # who comes back asks again
     await screen.until("document.querySelector('dialog[open] #key')")
     assert "too old" in await screen.run("document.querySelector('dialog .err').innerText")
     await screen.fill("#key", key)

@@ -144,7 +144,7 @@ function Fork({ session, at, onClose }) {
 function useKeys(keys) {
   const known = useRef(keys);
   known.current = keys;
-  useEffect(() => {
+  useLayoutEffect(() => {
     const pressed = (event) => {
       if (event.target.closest("input:not([type=range]), textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
       const act = known.current[event.key];
@@ -163,7 +163,8 @@ function Past({ session, wanted }) {
   const [forks, setForks] = useState(false);
   const go = (number) => setAt(Math.min(Math.max(1, number), last));
   useKeys({ "[": () => go(at - 1), "]": () => go(at + 1), F: () => setForks(true) });
-  useEffect(() => history.replaceState(null, "", journalLink(session, at)), [at]);
+  // At once: a link that is followed in between would be taken back.
+  useLayoutEffect(() => history.replaceState(null, "", journalLink(session, at)), [at]);
   const query = { agent: session.agent };
   const begin = Math.max(0, Math.floor((at - 1) / SPAN) * SPAN - SPAN);
   const written = useAsked((signal) => get(path("sessions", session.id, "records"), { ...query, after: begin, limit: 3 * SPAN }, { signal }), [begin, last]);

@@ -1,0 +1,57 @@
+"""What a person does as soon as something is there, and answers that come in another order than they were asked for."""
+
+from .test_live import say
+from .test_pages import shown  # noqa: F401 - a fixture
+
+AS_SOON_AS = """(() => {
+  const seen = new MutationObserver(() => {
+    if (!document.querySelector(%r)) return;
+    seen.disconnect();
+    %s;
+  });
+  seen.observe(document, { childList: true, subtree: true });
+})()"""
+PRESS = "document.body.dispatchEvent(new KeyboardEvent('keydown', { key: '%s', bubbles: true }))"
+HELD = """(() => {
+  const real = window.fetch;
+  window.fetch = async (...asked) => {
+    const answer = await real(...asked);
+    if (!window.letGo && String(asked[0]).includes("v1/approvals")) await new Promise(done => (window.letGo = done));
+    return answer;
+  };
+})()"""
+
+
+def link_of(served):
+    return f"{served.gateway.url}/#key={served.tokens['root']}"
+
+
+async def test_a_link_that_is_followed_as_soon_as_it_is_there(serving, screen):
+    """Its page is shown, although nothing has been drawn yet."""
+    async with serving() as served:
+        follow = "document.querySelector('nav a[href=\"#/agents\"]').click()"
+        opened = await screen.open_another(link_of(served), AS_SOON_AS % ("nav", follow))
+        await screen.until("document.querySelector('main h1')?.textContent === 'Agents'")
+        await screen.close(opened)
+
+
+async def test_a_key_that_is_pressed_as_soon_as_its_page_is_there(shown, screen):  # noqa: F811
+    """It has its effect, although nothing has been drawn yet."""
+    await shown("agents")
+    await screen.run(AS_SOON_AS % (".scrub", PRESS % "F"))
+    await shown("journal")
+    await screen.until("document.querySelector('dialog[open] #fork-id')")
+
+
+async def test_an_answer_that_was_overtaken_is_not_shown(serving, screen):
+    """The answer to the first question comes last, and is older than what is shown."""
+    async with serving() as served:
+        opened = await screen.open_another(link_of(served), HELD)
+        await screen.until("window.letGo && document.querySelector('header .live:not(.off)')")
+        async with served.client() as client:
+            await client.put("/v1/sessions/s1", json={"agent": "clerk", "mode": "act"})
+        await say(served, "s1", "deploy")
+        await screen.until("document.querySelector('.n.hot')?.textContent === '1'")
+        await screen.run("letGo(); new Promise(done => setTimeout(done, 500))")
+        assert await screen.run("document.querySelector('.n.hot')?.textContent") == "1"
+        await screen.close(opened)
