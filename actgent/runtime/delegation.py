@@ -11,6 +11,8 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.control.budget import Funding
 from actgent.errors import (
+    JournalFailed,
+    JournalFull,
     LimitReached,
     NotRunning,
     SessionClosed,
@@ -46,6 +48,8 @@ from .sessions.naming import choose_id, id_in_tree
 from .sessions.opener import SessionOpener
 from .slots import slot_lent
 
+RETRY = 1.0
+"""Seconds after which a journal that failed is asked again."""
 _log = logger_of(__name__)
 
 
@@ -259,7 +263,7 @@ class Delegation:
         )
         baggage = self.propagation.take(copy_context())
         try:
-            await self._post(task, message, funding_of_result(child), baggage)
+            await self._post_at_last(child, task, message, baggage)
         except SessionMoved:
             pass  # with its child: another process goes on with both
         except (SessionClosed, SessionNotFound):
@@ -272,6 +276,27 @@ class Delegation:
                 Each(task.parent_id),
             )
             host_of(child).bury(DeadLetter(task.parent_agent, message, "it was not taken"))
+
+    async def _post_at_last(
+        self, child: SessionContext, task: Task, message: Message, baggage: Mapping[str, Any]
+    ) -> None:
+        """Post; while the journal fails, again each second: until then the task is not over, for the next start neither."""
+        has_failed = False
+        while True:
+            try:
+                return await self._post(task, message, funding_of_result(child), baggage)
+            except (JournalFull, JournalFailed) as error:
+                if not has_failed:
+                    _log.warning(
+                        "agent %s, session %s: its result for session %s waits until the journal works: %s",
+                        child.agent,
+                        Each(child.id),
+                        Each(task.parent_id),
+                        type(error).__name__,
+                    )
+            has_failed = True
+            with slot_lent():
+                await trio.sleep(RETRY)
 
     async def _post(
         self, task: Task, message: Message, funding: Funding | None, baggage: Mapping[str, Any]

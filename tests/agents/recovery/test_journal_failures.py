@@ -286,3 +286,43 @@ async def test_a_turn_that_failed_by_the_journal_goes_on_where_it_was(autojump_c
             ]
     assert [str(each) for each in heard[1:]] == ["done"]
     assert paid == ["7"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_result_of_a_task_that_meets_a_full_disk_is_told_when_there_is_space(autojump_clock, fails):
+    """Once, to the session that gave the task, also where the process ends in between."""
+    heard = []
+
+    async def live(journal, space_after):
+        def work(_):
+            journal.is_full = fails and space_after > 0
+            if fails:
+                raise ValueError("no shovel")
+            return "42"
+
+        def hear(chat):
+            heard.append(chat.messages[-1].parts[0].text)
+            return "heard"
+
+        worker = BareAgent("worker", llm=ScriptedLLM(work, delay=1), grace=0)
+
+        @worker.on_session
+        def fill(session):
+            session.on_conversation(lambda _: setattr(journal, "is_full", space_after > 0))
+
+        async with open_runtime(journal=journal) as runtime:
+            async with runtime.starting():
+                await runtime.start(worker)
+                lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM(hear)))
+            parent = await lead.ensure_session("ada", "s")
+            await parent.delegate("worker", "dig", task_id="t")
+            await trio.sleep(space_after)
+            journal.is_full = False
+            await trio.sleep(10 if space_after < 50 else 0)
+            assert not runtime.dead_letters
+
+    async with ShortJournal().running() as journal:
+        for space_after in (50, 20, 0):
+            await live(journal, space_after)
+    (said,) = heard
+    assert said.startswith("Task t, given to agent 'worker', failed" if fails else "Task t was done by")
