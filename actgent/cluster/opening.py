@@ -7,6 +7,7 @@ import trio
 
 from actgent.client.connecting import Client, open_client
 from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.llm.governor import ShareLender
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway import open_inside
 from actgent.web.server.wired import LIMITS, wired_application
@@ -28,6 +29,7 @@ class Member:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.journal = node.journal
+        self.lender = ShareLender(node.journal.allowances.lend)
 
     async def serve(
         self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -38,7 +40,10 @@ class Member:
             BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
         """
         store = TokenStore([])
-        async with open_inside(runtime, LIMITS, store, Logins(store), ()) as inside:
+        async with (
+            open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
+            self.lender.running(),
+        ):
             await self.node.run(runtime, wired_application(runtime, inside), task_status=task_status)
 
     async def leave(self, grace: float) -> None:

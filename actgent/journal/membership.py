@@ -21,6 +21,8 @@ class Membership(Protocol):
     """What a runtime needs of a cluster."""
 
     journal: Journal
+    lender: Any
+    """A `Lender`: lends out of what all processes may ask of providers together."""
 
     async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve sessions with the agents of a `Runtime`, as long as it is not cancelled."""

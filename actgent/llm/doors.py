@@ -1,7 +1,7 @@
 """What can be seen of who may call a provider next: the figures of its governors."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -67,8 +67,21 @@ class DoorStatistics:
     models: tuple[LaneStatistics, ...]
 
 
+class Lender(Protocol):
+    """Lends out of what several processes may ask of a provider together; see `actgent.llm.governor.shares`."""
+
+    def add(self, share: Any, door: str) -> None:
+        """Lend to a `Share`, under the name that its limit has in all processes, whenever calls want it."""
+
+    def remove(self, share: Any) -> None:
+        """Lend to it no more."""
+
+
 class Door(Protocol):
     """What calls of a model pass before they go to the provider: a governor."""
 
     def describe(self, door: str) -> DoorStatistics:
         """All of it, model by model, under a name for people."""
+
+    def share(self, lender: Lender, door: str) -> None:
+        """Share with other processes what the user granted, under a name that they have for it, too."""

@@ -16,7 +16,7 @@ from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Record
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
-from actgent.llm.doors import Door, DoorStatistics
+from actgent.llm.doors import Door, DoorStatistics, Lender
 from actgent.sessions.context import SessionContext
 from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.waiting.schedules import schedules, schedules_in
@@ -229,14 +229,23 @@ def _statistics_of(running: AgentActor) -> AgentStatistics:
 
 def _doors_of(agents: Iterable[AgentActor]) -> tuple[DoorStatistics, ...]:
     """The provider limits that agents meet, each once, by name."""
+    found = sorted(_doors(agents).items(), key=lambda each: each[1])
+    return tuple(governor.describe(door) for governor, door in found)
+
+
+def _doors(agents: Iterable[AgentActor]) -> dict[Door, str]:
     found: dict[Door, str] = {}
     for running in agents:
         for llm in running.core.models.models.values():
             for door, governor in llm.doors().items():
                 found.setdefault(governor, door)
-    return tuple(
-        governor.describe(door) for governor, door in sorted(found.items(), key=lambda each: each[1])
-    )
+    return found
+
+
+def share_limits(agents: Iterable[AgentActor], lender: Lender) -> None:
+    """Share with other processes what was declared of the provider limits that agents meet."""
+    for governor, door in _doors(agents).items():
+        governor.share(lender, door)
 
 
 # --- schedules ---------------------------------------------------------------------------

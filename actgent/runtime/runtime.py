@@ -35,7 +35,7 @@ from actgent.errors import (
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
-from actgent.journal.membership import LEAVING_GRACE, open_membership
+from actgent.journal.membership import LEAVING_GRACE, Membership, open_membership
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Record
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
@@ -58,7 +58,7 @@ from .actor import AgentActor
 from .approval_decisions import list_approvals
 from .delegation import Delegation
 from .directory import Directory
-from .insight import Insight, fork_session, need_journal, records_up_to
+from .insight import Insight, fork_session, need_journal, records_up_to, share_limits
 from .retention import Retention, Sweeper
 from .sessions.feedback import Ratings
 from .sessions.leaving import IsLeft
@@ -105,8 +105,11 @@ class Runtime(Insight, Ratings, Moving):
         retention: Retention,
         quotas: Quotas | None = None,
         is_redacted: bool = False,
+        membership: Membership | None = None,
     ) -> None:
         self.stream = events
+        self.membership = membership
+        """Its place in a cluster; None: it has none."""
         self.watch = watch
         self.is_redacted = is_redacted
         """True if texts are taken out of what is written, so that the log has none of errors either."""
@@ -134,7 +137,6 @@ class Runtime(Insight, Ratings, Moving):
         self._nursery = nursery
         self._left = False
         self._unrecovered: list[Startable] = []
-        self._has_told = journal is None
 
     # --- starting agents ---------------------------------------------------------------------
 
@@ -153,6 +155,8 @@ class Runtime(Insight, Ratings, Moving):
         is_first = not self.agents.starting.has_begun
         self._check_open()
         started = agent.__actgent_start__(Host(self, self._system))
+        if self.membership is not None:
+            share_limits(self._agents(), self.membership.lender)
         await self._equip(started)
         self.agents.starting.note_start()
         if is_first and self.journal is not None:
@@ -206,9 +210,9 @@ class Runtime(Insight, Ratings, Moving):
 
     async def _tell_waiting(self) -> None:
         """Name the agents in the log, once, that do not run and whose sessions the journal has in the middle of something."""
-        if self._has_told or self.journal is None:
+        if self.agents.starting.has_told or self.journal is None:
             return
-        self._has_told = True
+        self.agents.starting.has_told = True
         try:
             waiting = await self.journal.waiting()
         except (Fenced, JournalError) as error:
@@ -657,6 +661,7 @@ async def open_runtime(
                 retention=retention or Retention(),
                 quotas=quotas,
                 is_redacted=redact is not None,
+                membership=membership,
             )
             if runtime.accounts.owners is not None:
                 await runtime.accounts.owners.load()

@@ -29,6 +29,8 @@ class Starting:
     is_over: bool = False
     blocks: int = 0
     """The number of blocks of `Runtime.starting` that are open."""
+    has_told: bool = False
+    """True if the log has named the agents that are missed."""
     _over_at: float = -math.inf
     """By trio's clock."""
     _came_back: "WeakSet[SessionContext]" = attrs.field(factory=WeakSet)

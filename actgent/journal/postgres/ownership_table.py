@@ -10,7 +10,7 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
-from .connecting import OPTIONS, SETTINGS, Connection, break_off, errors_translated, in_transaction
+from .connecting import OPTIONS, SETTINGS, Connection, break_off, errors_translated
 from .partitions import Taken
 
 ANSWERING = 10.0
@@ -111,14 +111,17 @@ class OwnershipTable:
     # --- in the thread --------------------------------------------------------------------
 
     def _connected(self, fn: Callable[..., T], *args: Any) -> T:
-        """Run it in a transaction; once more where the connection was lost since the last time."""
+        """Run a statement, which commits itself; once more where the connection was lost since the last time.
+
+        So a process that stops anywhere holds no row.
+        """
         with errors_translated():
             try:
-                return in_transaction(self._open(), fn, *args)
+                return fn(self._open(), *args)
             except psycopg.OperationalError:
                 if self._connection is not None and not self._connection.closed:
                     raise
-            return in_transaction(self._open(), fn, *args)
+            return fn(self._open(), *args)
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:

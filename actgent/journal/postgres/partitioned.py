@@ -22,6 +22,7 @@ from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, un
 from actgent.messages import new_secret
 
 from . import statements
+from .allowances import AllowanceTable
 from .connecting import OPTIONS, Connection, in_transaction, one_row
 from .journal import WRITING, PostgresJournal
 from .ownership_table import OwnershipTable
@@ -65,6 +66,7 @@ class PartitionedJournal(PostgresJournal):
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
         self.suspects = SuspectTable(self._table)
+        self.allowances = AllowanceTable(self._table)
         self._backend: tuple[Any, ...] | None = None
         """The writer's process on the server."""
 

@@ -96,6 +96,13 @@ MIGRATIONS: Sequence[str] = (
         at timestamptz NOT NULL, retried_as text, PRIMARY KEY (session_id, agent, message_id)
     );
     """,
+    # Of a cluster, too: what its nodes may ask of providers together, and what of that is lent to them.
+    """
+    CREATE TABLE allowances (
+        door text COLLATE "C", kind text, level double precision NOT NULL, at double precision NOT NULL,
+        leases jsonb NOT NULL, lent double precision NOT NULL, held double precision NOT NULL, PRIMARY KEY (door, kind)
+    );
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes."""
 

@@ -17,6 +17,7 @@ from actgent.support.rotation import Turns
 
 from .queue import Call, CallQueue
 from .rate_limits import NO_COST, Bucket, Cost, Headers, Reading, read_limits
+from .shares import Limit
 from .window import Window
 
 MAX_LANES = 100
@@ -146,7 +147,7 @@ class Lane:
 class Admissions:
     """All calls that share one provider's limits."""
 
-    buckets: Sequence[Bucket]
+    buckets: Sequence[Limit]
     """The limits that the user set."""
     window: int
     """Calls at once in a lane of which nothing is known yet."""
@@ -210,7 +211,7 @@ class Admissions:
         return max([now, *(bucket.ready_at(call.cost, now) for bucket in self.buckets)])
 
     def _start(self, lane: Lane, call: Call, now: float) -> None:
-        limits = (*self.buckets, *lane.learnt.values())
+        limits: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
         lane.queue.admit(call, now, seconds=max((limit.seconds(call.cost) for limit in limits), default=0.0))
         lane.start(call, now)
         self.running += 1
@@ -219,8 +220,8 @@ class Admissions:
 
     def earliest(self, lane: Lane, call: Call, now: float) -> float:
         """No sooner than this can a call start, even if no other one waited or ran."""
-        buckets = (*self.buckets, *lane.learnt.values())
-        return max([now, lane.paused_until, *(bucket.ready_at(call.cost, now) for bucket in buckets)])
+        buckets: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
+        return max([now, lane.paused_until, *(bucket.soonest(call.cost, now) for bucket in buckets)])
 
     # --- what became of a call -------------------------------------------------------------
 
@@ -246,7 +247,8 @@ class Admissions:
             lane.queue.withdraw(call)
         elif call.state == "running":
             self.end(lane, call)
-            for bucket in (*self.buckets, *lane.learnt.values()):
+            limits: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
+            for bucket in limits:
                 bucket.take(NO_COST - call.cost, now)
 
     def end(self, lane: Lane, call: Call) -> None:

@@ -11,8 +11,9 @@ Source of the algorithms: `window.py`, `rates.py`, `waiting.py`.
 """
 
 import hashlib
+import itertools
 import math
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from weakref import WeakValueDictionary
@@ -21,14 +22,17 @@ import trio
 
 from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageError
 from actgent.llm.base import Chat
-from actgent.llm.doors import BucketStatistics, DoorStatistics, GovernorStatistics, LaneStatistics
+from actgent.llm.doors import BucketStatistics, DoorStatistics, GovernorStatistics, LaneStatistics, Lender
 from actgent.messages import NO_USAGE, Usage
 
 from .admission import Admissions, Lane
 from .queue import AGE_STEP, Call
 from .rate_limits import Bucket, Headers
+from .shares import Limit, Share
 
 MINUTE = 60.0
+_COUNTED = 10_000
+"""Calls that wait, at most, of which the cost is counted to ask for a share."""
 _RECOVERY = 0.5
 """Of the period: how long the window takes back to the size that was refused."""
 
@@ -52,6 +56,7 @@ class Governor:
         max_wait: float = 600.0,
         max_pause: float = 120.0,
         capacity: int = 100_000,
+        name: str = "",
     ) -> None:
         """See `docs/control.md`.
 
@@ -67,6 +72,7 @@ class Governor:
             max_wait: Seconds that an attempt waits at most, whatever its own deadline; then it is `RateLimited`.
             max_pause: The longest Retry-After, in seconds, that holds everybody up. A longer one fails its call alone.
             capacity: The most attempts that wait; the next one is `RateLimited` at once.
+            name: Under which the nodes of a cluster share what is granted a minute; empty takes the door of the first model.
 
         Raises:
             ConfigurationError: a number makes no sense; the text names it.
@@ -94,6 +100,9 @@ class Governor:
             age_step=age_step,
             max_pause=max_pause,
         )
+        self._name = name
+        self._lender: Lender | None = None
+        self._shares: tuple[Share, ...] = ()
         self._run: trio.lowlevel.TrioToken | None = None
         self._admissions: Admissions = self._new_admissions(buckets=())
         self._parked: dict[Call, None] = {}
@@ -247,15 +256,57 @@ class Governor:
             return
         if self._parked or self._admissions.running:
             raise UsageError("a Governor serves one trio run at a time: give the other one its own")
-        self._run, now, share = run, trio.current_time(), self._burst
-        self._admissions = self._new_admissions(
-            buckets=[
-                Bucket.full(kind, rate=limit / self._period, capacity=max(1.0, limit * share), now=now)
-                for kind, limit in self._limits.items()
-                if limit is not None
-            ]
-        )
+        self._run, now = run, trio.current_time()
+        buckets = [Bucket(kind, rate, capacity, capacity, now) for kind, rate, capacity in self._declared()]
+        self._admissions = self._new_admissions(buckets=self._shares or buckets)
         self._waited = 0.0
+
+    def _declared(self) -> Iterator[tuple[str, float, float]]:
+        """The limits that the user set: what they count, units a second, and units at once."""
+        for kind, limit in self._limits.items():
+            if limit is not None:
+                yield kind, limit / self._period, max(1.0, limit * self._burst)
+
+    # --- several processes -------------------------------------------------------------------
+
+    def share(self, lender: Lender, door: str) -> None:
+        """Share with other processes what the user granted a minute, until the lender ends; what is learnt stays this one's."""
+        if self._lender is not None or not any(self._declared()):
+            return
+        self._begin()
+        self._lender = lender
+        self._shares = tuple(
+            Share(
+                kind=kind,
+                rate=rate,
+                capacity=capacity,
+                waiting=self._waiting,
+                on_lent=self._admit_next,
+                on_ended=self._end_share,
+            )
+            for kind, rate, capacity in self._declared()
+        )
+        for share in self._shares:
+            lender.add(share, self._name or door)
+        self._admissions.buckets = self._shares
+        self._admit_next()
+
+    def _waiting(self, kind: str) -> float:
+        """The units that calls wait for; of very many, some of them."""
+        return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _COUNTED))
+
+    def _end_share(self) -> None:
+        """Nobody lends any more: this process begins with nothing, as others may have spent it all."""
+        if self._lender is None:
+            return
+        lender, self._lender = self._lender, None
+        for share in self._shares:
+            lender.remove(share)
+        self._shares, now = (), trio.current_time()
+        self._admissions.buckets = [
+            Bucket(kind, rate, capacity, 0.0, now) for kind, rate, capacity in self._declared()
+        ]
+        self._admit_next()
 
     def __repr__(self) -> str:
         limits = [f"{kind}_per_minute={limit:g}" for kind, limit in self._limits.items() if limit is not None]
@@ -339,7 +390,7 @@ def _describe(model: str, lane: Lane, now: float) -> LaneStatistics:
     )
 
 
-def _filled(buckets: Iterable[Bucket], now: float) -> tuple[BucketStatistics, ...]:
+def _filled(buckets: Iterable[Limit], now: float) -> tuple[BucketStatistics, ...]:
     return tuple(
         BucketStatistics(kind=each.kind, capacity=each.capacity, level=each.fill(now), rate=each.rate)
         for each in buckets

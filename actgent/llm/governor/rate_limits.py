@@ -18,7 +18,7 @@ MEASURABLE = 0.1
 """From this share of a limit on, what is spent and when it will be back tell how fast the limit fills."""
 SLOWEST = 86_400.0
 """Seconds in which the slowest limit that is believed fills: some providers count by the day."""
-_DUST = 1e-6
+DUST = 1e-6
 """Parts of a unit that rounding may cost."""
 
 
@@ -89,7 +89,11 @@ class Bucket:
     def ready_at(self, cost: Cost, now: float) -> float:
         """When there will be enough for a call; one that costs more than ever fits goes when the bucket is full."""
         missing = min(cost.of(self.kind), self.capacity) - self.fill(now)
-        return now if missing <= _DUST else now + missing / self.rate
+        return now if missing <= DUST else now + missing / self.rate
+
+    def soonest(self, cost: Cost, now: float) -> float:
+        """No sooner than this can a call start."""
+        return self.ready_at(cost, now)
 
     def take(self, cost: Cost, now: float) -> None:
         """Take a cost out; a negative one is given back."""

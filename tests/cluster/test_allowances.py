@@ -1,0 +1,320 @@
+"""Declared limits of several processes over one table: exact in sum, used nearly whole, and nothing is kept by who dies."""
+
+import math
+import random
+
+import pytest
+import trio
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from actgent import BareAgent, Chat, Governed, Governor, Priority, RateLimited, ScriptedLLM
+from actgent.errors import JournalFailed
+from actgent.journal.postgres import PartitionedJournal, allowances
+from actgent.llm.governor import ShareLender
+from actgent.llm.governor.rate_limits import Cost
+from actgent.llm.governor.shares import Share
+from actgent.messages import Usage
+
+CLOCK = "extract(epoch FROM clock_timestamp())"
+
+
+class Node:
+    """A process, as far as its model calls are concerned."""
+
+    def __init__(self, name, table, **limits):
+        self.governor, self.name = Governor(**limits), name
+        self.lender = ShareLender(table)
+        self.scope = trio.CancelScope()
+        self.calls = []
+        """When each was admitted, and what it took of tokens."""
+
+    async def live(self, talk, *, task_status):
+        with self.scope:
+            async with self.lender.running():
+                self.governor.share(self.lender, "provider")
+                task_status.started()
+                await talk(self)
+
+    async def call(self, session="", *, tokens=0, guess=0, seconds=0.5, **options):
+        chat = Chat(messages=(), session=session, max_tokens=guess, **options)
+        async with self.governor.admit(chat, model="m", size=0) as permit:
+            self.calls.append((trio.current_time(), tokens))
+            await trio.sleep(seconds)
+            permit.report_usage(Usage(output_tokens=tokens or 1))
+
+
+def excess(calls, rate, capacity):
+    """By how much the calls of some window exceed what is granted for it, at most."""
+    worst, level, last = 0.0, capacity, calls[0][0]
+    for at, units in sorted(calls):
+        level = min(capacity, level + rate * (at - last)) - units
+        worst, last = max(worst, -level), at
+    return worst
+
+
+@pytest.fixture
+async def table(postgres_url):
+    """The table of a cluster."""
+    async with PartitionedJournal(postgres_url, node="n").running() as journal:
+        await journal.acquire()
+        yield journal.allowances
+
+
+@pytest.fixture
+def virtual(table, monkeypatch):
+    """`lend` of the table, whose server has the clock of the test."""
+    for name in ("_BEGIN", "_LEND"):
+        monkeypatch.setattr(
+            allowances, name, getattr(allowances, name).replace(CLOCK, "(SELECT t FROM virtual)")
+        )
+    is_there = trio.Event()
+    turn = trio.Lock()
+
+    async def lend(*args, **options):
+        async with turn:
+            if not is_there.is_set():
+                await table._table.execute("CREATE TABLE virtual (t float8)", {})
+                await table._table.execute("INSERT INTO virtual VALUES (0)", {})
+                is_there.set()
+            await table._table.execute("UPDATE virtual SET t = %(t)s", {"t": trio.current_time()})
+            return await table.lend(*args, **options)
+
+    return lend
+
+
+def crowd(sessions, seed, **call):
+    """Sessions that call one after the other, as fast as they may, each for itself."""
+
+    async def talk(node):
+        dice = random.Random(seed)
+
+        async def session(name):
+            while True:
+                await node.call(name, **call)
+                await trio.sleep(dice.uniform(0, 0.5))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(sessions):
+                nursery.start_soon(session, f"{seed}-{number}")
+
+    return talk
+
+
+@pytest.mark.parametrize("limit", [5, 20, 400])
+async def test_three_nodes_take_together_what_was_declared(virtual, autojump_clock, limit):
+    """In no window more than one process could, nearly all of it under load, and with one killed in the middle."""
+    rate, capacity = limit / 60, max(1.0, limit * 0.1)
+    seconds = max(20.0, 10 / rate)
+    nodes = [Node(f"n{each}", virtual, requests_per_minute=limit, max_wait=1e6) for each in range(3)]
+    async with trio.open_nursery() as nursery:
+        for seed, node in enumerate(nodes):
+            await nursery.start(node.live, crowd(int(6 + rate), seed))
+        await trio.sleep(seconds)
+        nodes[0].scope.cancel()
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+    calls = [(at, 1) for node in nodes for at, _ in node.calls]
+    assert excess(calls, rate, capacity) < 1e-3
+    assert len(calls) >= 0.9 * rate * 2 * seconds
+    assert all(node.calls for node in nodes)
+
+
+async def test_tokens_are_shared_as_they_were_used(virtual, autojump_clock):
+    """What answers took beyond the guess is charged to all, and what they left is had by all."""
+    rate, capacity, seconds = 1000.0, 6000.0, 60
+    nodes = [Node(f"n{each}", virtual, tokens_per_minute=60_000, max_wait=1e6) for each in range(3)]
+    used = {"n0": 100, "n1": 250, "n2": 700}
+    async with trio.open_nursery() as nursery:
+        for seed, node in enumerate(nodes):
+            await nursery.start(node.live, crowd(20, seed, tokens=used[node.name], guess=250, seconds=1.0))
+        await trio.sleep(seconds)
+        nursery.cancel_scope.cancel()
+    total = sum(tokens for node in nodes for _, tokens in node.calls)
+    assert total <= capacity + rate * seconds + 3 * 20 * 700
+    assert total >= 0.9 * rate * seconds
+
+
+async def test_priority_holds_in_a_node(virtual, autojump_clock):
+    """What is urgent goes before all that waits there."""
+    node = Node("n0", virtual, requests_per_minute=60, burst=1 / 60, max_wait=1e6)
+    done = []
+
+    async def call(name, priority):
+        await node.call(name, priority=priority)
+        done.append(name)
+
+    async def talk(node):
+        await node.call("first")
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(call, f"low-{number}", Priority.LOW)
+            await trio.sleep(1.5)
+            nursery.start_soon(call, "urgent", Priority.URGENT)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, talk)
+    assert done.index("urgent") <= 2
+
+
+async def test_a_database_that_is_away_lends_nothing(virtual, autojump_clock):
+    """A node then calls no more than it had leased, and goes on when the database is back."""
+    is_away = False
+
+    async def lend(*args, **options):
+        if is_away:
+            raise JournalFailed("away")
+        return await virtual(*args, **options)
+
+    node = Node("n0", lend, requests_per_minute=600, max_wait=1e6)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, crowd(30, 1, seconds=0.1))
+        await trio.sleep(10)
+        is_away, away_at = True, trio.current_time()
+        await trio.sleep(30)
+        is_away, back_at = False, trio.current_time()
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+    without = [at for at, _ in node.calls if away_at < at < back_at]
+    assert len(without) <= 20
+    assert all(at < away_at + 2 for at in without)
+    assert max(at for at, _ in node.calls) > back_at
+    assert excess([(at, 1) for at, _ in node.calls], 10, 60) < 1e-3
+
+
+async def test_a_call_that_cannot_wait_so_long_is_told_at_once(virtual, autojump_clock):
+    """As in one process, once the table has said when the next one could go."""
+    node = Node("n0", virtual, requests_per_minute=6)
+
+    async def talk(node):
+        await node.call("a", seconds=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.call, "b")
+            await trio.sleep(2)
+            now = trio.current_time()
+            with pytest.raises(RateLimited, match="leaves no room for another"):
+                await node.call("c", deadline=now + 4)
+            assert trio.current_time() == now
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, talk)
+
+
+async def test_a_governor_has_its_limits_for_itself_again(virtual, autojump_clock):
+    """When its runtime has ended: it begins with nothing, as others may have spent it."""
+    node, times = Node("n0", virtual, requests_per_minute=60, burst=1 / 60), []
+
+    async def call():
+        async with node.governor.admit(Chat(messages=()), model="m"):
+            times.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.live, lambda node: node.call())
+    ended = trio.current_time()
+    await call()
+    await call()
+    assert times == pytest.approx([ended + 1, ended + 2])
+
+
+def asking(holder, *, held=0, charge=0, least=1, wanted=10, rate=10, capacity=10):
+    """The arguments of `lend`."""
+    options = {"held": held, "charge": charge, "least": least, "wanted": wanted}
+    return ("door", "requests"), {
+        "rate": rate,
+        "capacity": capacity,
+        "holder": holder,
+        "lasts": 2.0,
+        **options,
+    }
+
+
+async def test_what_is_lent_keeps_the_bucket_from_filling(virtual, autojump_clock):
+    """Until its holder says that it has spent it, or until it lapses: it may be spent late, and others' beside it."""
+
+    async def lent(holder, **options):
+        args, given = asking(holder, **options)
+        return (await virtual(*args, **given)).lent
+
+    assert await lent("a") == 10
+    await trio.sleep(1)
+    assert await lent("b") == 0
+    await trio.sleep(1.5)
+    assert await lent("b") == pytest.approx(5)  # since it lapsed, half a second ago
+    await trio.sleep(0.5)
+    assert await lent("b", wanted=0, least=0) == 0  # it has spent all, and says so
+    await trio.sleep(0.3)
+    assert await lent("c") == pytest.approx((5 + 3) / 2)  # its part beside that of b
+    assert await lent("c", held=4, least=1) == pytest.approx(2)
+
+
+async def test_what_is_owed_is_charged_before_anything_is_lent(virtual, autojump_clock):
+    """And the answer says how long to wait."""
+    args, given = asking("a", charge=25)
+    found = await virtual(*args, **given)
+    assert (found.lent, found.wait) == (0, pytest.approx(1.6))
+
+
+def test_a_share_lapses():
+    """Two seconds after it was asked for, not after it came; what is owed stays."""
+    share = Share(kind="requests", rate=1, capacity=10, waiting=lambda _: 5)
+    call = Cost()
+    assert share.ready_at(call, 100.0) == math.inf
+    asked = share.ask(100.0)
+    assert (asked.least, asked.wanted) == (1, 5)
+    share.lend(asked, lent=5, held=0, wait=0, room=0)
+    assert share.ready_at(call, 101.9) == 101.9
+    share.take(call, 101.9)
+    assert share.ready_at(call, 102.0) == math.inf
+    share.take(call, 102.0)
+    assert share.ask(103.0).charge == 1
+
+
+async def test_statements_that_meet_lend_each_unit_once(postgres_url):
+    """By the clock of the server, from many connections at once; one of them never says what became of its share."""
+    begun, lent = trio.current_time(), 0.0
+
+    async def borrow(number):
+        nonlocal lent
+        async with PartitionedJournal(postgres_url, node=f"n{number}").running() as journal:
+            await journal.acquire()
+            for _ in range(40):
+                found = await journal.allowances.lend(
+                    "door",
+                    "requests",
+                    rate=100,
+                    capacity=50,
+                    holder=f"n{number}",
+                    held=0,
+                    charge=0,
+                    least=1,
+                    wanted=10,
+                    lasts=0.05,
+                )
+                lent += found.lent
+
+    async with trio.open_nursery() as nursery:
+        for number in range(6):
+            nursery.start_soon(borrow, number)
+    assert 50 <= lent <= 50 + 100 * (trio.current_time() - begun)
+
+
+async def test_nodes_share_what_their_models_declare(open_cluster):
+    """By the name of the governor's door: what a node calls, others cannot."""
+    psycopg = pytest.importorskip("psycopg")
+    governor = Governor(requests_per_minute=600, tokens_per_minute=60_000)
+    clerk = BareAgent("clerk", llm=Governed(ScriptedLLM(["yes"] * 3), governor))
+    async with open_cluster() as cluster:
+        async with cluster.node(clerk) as runtime, cluster.connect() as client:
+            session = await client.agent("clerk").create_session("ada")
+            for _ in range(3):
+                await session.chat("well?")
+            await session.wait_idle()
+            (door,) = runtime.governors()
+            address, schema = cluster.journal.split("?schema=")
+            with psycopg.connect(address) as database:
+                rows = database.execute(
+                    f"SELECT door, kind, level FROM {schema}.allowances ORDER BY kind"
+                ).fetchall()
+        assert [row[:2] for row in rows] == [(door.door, "requests"), (door.door, "tokens")]
+        assert rows[0][2] <= 60 - 1
+        assert {each.kind: each.capacity for each in door.buckets} == {"requests": 60, "tokens": 6000}
