@@ -38,51 +38,51 @@ class Cluster:
         return connect(options.pop("url", self.broker), **{"pool": self.pool, "name": "tests", **options})
 
 
-def skip_without_services():
+def skip_without_services(database=DATABASE):
     """Skip the test where the broker or the database lets nobody in."""
     pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
     psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     try:
-        psycopg.connect(DATABASE.replace("postgresql", "postgres"), connect_timeout=3).close()
+        psycopg.connect(database.replace("postgresql", "postgres"), connect_timeout=3).close()
     except psycopg.OperationalError as error:
-        pytest.skip(f"no PostgreSQL server at 127.0.0.1:5432: {error}")
+        pytest.skip(f"no PostgreSQL server at {database}: {error}")
 
 
-async def check_broker():
+async def check_broker(broker=BROKER):
     """Skip the test where no RabbitMQ lets its guest in."""
     from actgent.cluster.amqp import open_connection, parse_broker
 
     try:
-        async with open_connection(parse_broker(BROKER)):
+        async with open_connection(parse_broker(broker)):
             pass
     except (BrokerLost, ConfigurationError) as error:
-        pytest.skip(f"no RabbitMQ with its guest at 127.0.0.1:5672: {error}")
+        pytest.skip(f"no RabbitMQ with its guest: {error}")
 
 
 @asynccontextmanager
-async def open_cluster():
+async def open_cluster(database=DATABASE, broker=BROKER):
     """A `Cluster` without nodes."""
-    skip_without_services()
-    await check_broker()
+    skip_without_services(database)
+    await check_broker(broker)
     name = f"test-{os.getpid()}-{next(_names)}"
     try:
-        yield Cluster(name, f"{DATABASE}?schema={name.replace('-', '_')}")
+        yield Cluster(name, f"{database}?schema={name.replace('-', '_')}", broker)
     finally:
         with trio.CancelScope(shield=True):
-            await remove(name)
+            await remove(name, database, broker)
 
 
-async def remove(pool):
+async def remove(pool, database=DATABASE, broker=BROKER):
     """Delete the queues, the exchanges and the schema of a cluster."""
     import psycopg
 
     from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
     from actgent.cluster.opening import PARTITIONS
 
-    async with open_connection(parse_broker(BROKER)) as connection:
+    async with open_connection(parse_broker(broker)) as connection:
         channel = await connection.open_channel()
         for queue in (f"actgent.{pool}.any", *(f"actgent.{pool}.g1.{each}" for each in range(PARTITIONS))):
             with suppress(ChannelClosed):
                 await channel.delete_queue(queue)
-    with psycopg.connect(DATABASE, autocommit=True) as database:
-        database.execute(f"DROP SCHEMA IF EXISTS {pool.replace('-', '_')} CASCADE")
+    with psycopg.connect(database, autocommit=True) as opened:
+        opened.execute(f"DROP SCHEMA IF EXISTS {pool.replace('-', '_')} CASCADE")

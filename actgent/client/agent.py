@@ -133,17 +133,20 @@ class RemoteAgent:
         """
         check_id("session_id", session_id)
         try:
-            head, _ = await self._put(session_id, made(self.name, owner, on_busy, limits))
+            head, is_repeated = await self._put(session_id, made(self.name, owner, on_busy, limits))
         except SessionExists:  # it was made otherwise, and keeps that
             return await self.open_session(session_id, owner=owner, after=after)
         if head["state"] == "closed":
             raise SessionClosed(session_id)
-        return self._session(head, after=1 if after is None and head["is_new"] else after)
+        return self._session(
+            head, after=_beginning(head, is_repeated=is_repeated) if after is None else after
+        )
 
     async def _put(self, session_id: str, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
         """Make a session of an id, or find it as it was made so; and whether an earlier try may have made it."""
         request = RemoteRequest(operation="put_session", agent=self.name, session_id=session_id, body=body)
-        return await self._link.calls.call_told(request)
+        head, is_repeated = await self._link.calls.call_told(request)
+        return head, is_repeated or head["is_repeated"]
 
     def _session(self, head: Mapping[str, Any], *, after: int | None) -> RemoteSession:
         return RemoteSession(
@@ -432,6 +435,16 @@ async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
     over = trio.current_time() + FAREWELL
     with trio.CancelScope(shield=True, deadline=over), suppress(ConnectionLost, Refused):
         await session.calls.transport.call(request)
+
+
+def _beginning(head: Mapping[str, Any], *, is_repeated: bool) -> int | None:
+    """Behind which record handlers begin that were given no place: a new session has them hear all of it.
+
+    Where nobody knows whether an earlier try has made it, it is the last record: of what only was made that is the first.
+    """
+    if head["is_new"]:
+        return 1
+    return int(head["records"]) if is_repeated else None
 
 
 def _check(session: object, message_id: str | None, timeout: float | None) -> None:

@@ -48,7 +48,8 @@ Operation = Literal[
 ]
 """What can be asked, by the names that the gateway's description has for it (`operationId`).
 
-The answer of `put_session` has `is_new` besides: whether the session was made by that.
+The answer of `put_session` has `is_new` besides: whether the session was made by that, and `is_repeated`: an earlier delivery of
+the same request may have done it.
 """
 
 

@@ -12,6 +12,8 @@ pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
 from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
 from actgent.errors import BrokerLost, ConfigurationError
 
+from .services import make_broker, make_database
+
 BROKER = "amqp://guest:guest@127.0.0.1:5672/"
 _names = itertools.count()
 
@@ -115,3 +117,19 @@ async def relay(broker):
 def open_relay(broker):
     """`open_relay(tls)`: a block with a `Relay` that its clients reach by TLS."""
     return _open_relay
+
+
+@pytest.fixture(scope="module")
+def services():
+    """A broker and a database of the module's own, started, which its tests may kill and start again."""
+    broker = make_broker()
+    try:
+        database = make_database()
+        try:
+            trio.run(database.start)
+            trio.run(broker.start)
+            yield broker, database
+        finally:
+            database.close()
+    finally:
+        broker.close()

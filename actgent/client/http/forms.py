@@ -96,7 +96,7 @@ def read_answer(request: RemoteRequest, status: int, data: bytes, *, is_repeated
         raise problem
     found: Any = _decoded(data) if data else None
     if request.operation == "put_session":
-        found["is_new"] = status == _CREATED or is_repeated
+        found["is_new"], found["is_repeated"] = status == _CREATED, is_repeated
     return found
 
 

@@ -1,16 +1,22 @@
-"""A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME`.
+"""A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [quorum]`.
 
-Its agent answers after a moment, asks people before it deploys, and says each model call that it makes on stdout.
+Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
+makes on stdout; so does `digger`, whom it may give tasks. With `quorum` the queues of partitions are quorum queues, as they are
+on brokers from 4 on.
 """
 
 import signal
 import sys
+from functools import partial
 
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text, ToolCall, Usage, open_runtime, tool
+from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
+from actgent.cluster import node, queues
 
 DELAY = 0.05
+SLOWLY = 3.0
+"""Seconds that a model takes for an answer, and for one that it gives slowly."""
 
 
 def say(line):
@@ -40,7 +46,7 @@ class Slow(LLM):
             signal.raise_signal(signal.SIGKILL)
         text = f"done: {results[0].content}" if results else f"you said: {said}"
         words = text.split(" ")
-        pause = 3.0 / len(words) if said.startswith("slowly") else DELAY / len(words)
+        pause = (SLOWLY if said.startswith("slowly") else DELAY) / len(words)
         for number, word in enumerate(words):
             await trio.sleep(pause)
             if on_text is not None:
@@ -48,10 +54,19 @@ class Slow(LLM):
         return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
+def _as_of_version_4(make, pool, generation, partition, _):
+    return make(pool, generation, partition, (4,))
+
+
 async def main():
-    journal, broker, pool, name = sys.argv[1:5]
+    journal, broker, pool, name, *kind = sys.argv[1:]
+    if kind == ["quorum"]:
+        node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
+    modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
-        await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy]))
+        async with runtime.starting():
+            await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy], modes=modes))
+            await runtime.start(BareAgent("digger", llm=Slow()))
         say("READY")
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:

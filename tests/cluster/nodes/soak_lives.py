@@ -1,0 +1,331 @@
+"""Three nodes that serve conversations for as long as is wanted, one of which is cut each minute.
+
+`python soak_lives.py DATABASE BROKER REPORT --seconds 3600 --sessions 50000 --every 60 --seed 1` writes a report as JSON, first after
+a minute and then again and again. Visitors come evenly over the time: most begin a session, some come back to an old one; each says
+some messages and holds what it heard, and what the journal has, to what it said. The node `a` lives from the beginning to the end,
+for its memory; `b` and `c` are killed, leave, or hang, in turn, and so does `a` hang. Its pool and its schema are removed at the end.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from array import array
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import psycopg
+import trio
+
+from actgent import ActgentError, connect
+from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.cluster.opening import PARTITIONS
+
+LIFE = Path(__file__).with_name("life.py")
+PATIENCE = 120
+CUTS = (("b", "kill"), ("c", "kill"), ("b", "hang"), ("c", "leave"), ("b", "kill"), ("a", "hang"))
+"""Who is cut, and how, in turn."""
+HANG = 8.0
+"""Seconds for which a node hangs: its broker gives it up within 6."""
+LOOK = 10.0
+"""Seconds between two samples."""
+WARM = 0.25
+"""The part of the time that does not count for memory."""
+IDLE = """SELECT coalesce(max(extract(epoch FROM now() - state_change)), 0) FROM pg_stat_activity
+    WHERE application_name = %s AND state LIKE 'idle in transaction%%'"""
+
+
+def resident(pid):
+    """The memory of a process, in kB."""
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1])
+    return 0
+
+
+@attrs.define(eq=False)
+class Soak:
+    """The cluster, who talks to it, and what was seen."""
+
+    options: argparse.Namespace
+    pool: str = attrs.field(factory=lambda: f"soak-{os.getpid()}")
+    nodes: dict = attrs.field(factory=dict)
+    said: array = attrs.field(init=False)
+    """By session, how many messages were said."""
+    dice: random.Random = attrs.field(init=False)
+    database: psycopg.Connection = attrs.field(init=False)
+    begun: int = 0
+    messages: int = 0
+    calls: int = 0
+    visitors: int = 0
+    most_visitors: int = 0
+    late: int = 0
+    """Visits that came later, as too many were there."""
+    wrong: list = attrs.field(factory=list)
+    cuts: list = attrs.field(factory=list)
+    samples: list = attrs.field(factory=list)
+    started: float = attrs.field(factory=time.monotonic)
+
+    def __attrs_post_init__(self):
+        self.said = array("H", bytes(2 * self.options.sessions))
+        self.dice = random.Random(self.options.seed)
+
+    @property
+    def schema(self):
+        return self.pool.replace("-", "_")
+
+    @property
+    def journal(self):
+        mark = "&" if "?" in self.options.database else "?"
+        return f"{self.options.database}{mark}application_name={self.pool}&schema={self.schema}"
+
+    def seconds(self):
+        return time.monotonic() - self.started
+
+    # --- nodes ---------------------------------------------------------------------------
+
+    async def start(self, nursery, name):
+        command = [sys.executable, LIFE, self.journal, self.options.broker, self.pool, name]
+        node = self.nodes[name] = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: ASYNC220 - soon done
+        await nursery.start(self._listen, node)
+
+    async def _listen(self, node, *, task_status):
+        rest = b""
+        async with trio.lowlevel.FdStream(os.dup(node.stdout.fileno())) as stream:
+            async for data in stream:
+                *lines, rest = (rest + data).split(b"\n")
+                self.calls += sum(line.startswith(b"CALL") for line in lines)
+                if b"READY" in lines:
+                    task_status.started()
+        await trio.to_thread.run_sync(node.wait)
+        node.stdout.close()
+
+    async def cut_all(self, nursery):
+        """Cut one node after the other, and have each there again."""
+        number = 0
+        while True:
+            number += 1
+            await trio.sleep(max(0, number * self.options.every - self.seconds()))
+            name, how = CUTS[(number - 1) % len(CUTS)]
+            node = self.nodes[name]
+            began = time.monotonic()
+            node.send_signal({"kill": signal.SIGKILL, "hang": signal.SIGSTOP, "leave": signal.SIGTERM}[how])
+            with trio.move_on_after(self.options.every / 2) as limit:
+                gone = await self._others_own(name, node.pid)
+            took = None if limit.cancelled_caught else round(gone - began, 3)
+            self.cuts.append(
+                {"at": round(began - self.started), "node": name, "how": how, "taken_after": took}
+            )
+            if how == "hang":
+                await trio.sleep(max(0, HANG - (time.monotonic() - began)))
+                node.send_signal(signal.SIGCONT)
+            else:
+                await trio.to_thread.run_sync(node.wait)
+                await self.start(nursery, name)
+
+    async def _others_own(self, name, pid):
+        """Wait until a node owns nothing any more; when that was."""
+        sql = f"SELECT count(*) FROM {self.schema}.partitions WHERE owner LIKE %s"
+        while (await self.ask(sql, f"{name}-{pid}-%"))[0]:  # noqa: ASYNC110 - the database is asked
+            await trio.sleep(0.02)
+        return time.monotonic()
+
+    # --- the database and the broker -----------------------------------------------------
+
+    async def ask(self, sql, *values):
+        return await trio.to_thread.run_sync(self._ask, sql, values)
+
+    def _ask(self, sql, values):
+        return self.database.execute(sql, values).fetchone()
+
+    async def sample(self):
+        """Look at everything, again and again."""
+        async with open_connection(parse_broker(self.options.broker)) as connection:
+            channel = await connection.open_channel()
+            queues = [f"actgent.{self.pool}.any", *(f"actgent.{self.pool}.g1.{n}" for n in range(PARTITIONS))]
+            while True:
+                await trio.sleep(LOOK)
+                declared = [await channel.declare_queue(name, passive=True) for name in queues]
+                (suspects,) = await self.ask(f"SELECT count(*) FROM {self.schema}.suspects")
+                (dead,) = await self.ask(f"SELECT count(*) FROM {self.schema}.dead")
+                (idle,) = await self.ask(IDLE, self.pool)
+                self.samples.append(
+                    {
+                        "at": round(self.seconds()),
+                        "waiting": sum(each.message_count for each in declared),
+                        "unserved": sum(not each.consumer_count for each in declared),
+                        "suspects": suspects,
+                        "dead": dead,
+                        "idle_in_transaction": round(float(idle), 3),
+                        "a": resident(self.nodes["a"].pid),
+                        "client": resident(os.getpid()),
+                        "visitors": self.visitors,
+                    }
+                )
+                self.tell(is_over=False)
+
+    # --- visitors ------------------------------------------------------------------------
+
+    async def talk(self):
+        """Visitors, evenly over the time."""
+        visits = int(self.options.sessions * 1.25)
+        async with (
+            connect(self.options.broker, pool=self.pool, name="soak", patience=PATIENCE) as client,
+            trio.open_nursery() as nursery,
+        ):
+            agent = client.agent("clerk")
+            for number in range(visits):
+                due = self.started + number * self.options.seconds / visits
+                await trio.sleep(max(0, due - time.monotonic()))
+                while self.visitors >= self.options.visitors:
+                    self.late += 1
+                    await trio.sleep(0.1)
+                if self.seconds() > self.options.seconds:
+                    break
+                nursery.start_soon(self._come, agent, self._choose())
+
+    def _choose(self):
+        """A new session, or an old one that nobody visits now, as it has messages."""
+        if self.begun > 100 and (self.dice.random() < 0.2 or self.begun == self.options.sessions):
+            number = self.dice.randrange(self.begun)
+            if self.said[number]:
+                return number
+        self.begun = min(self.begun + 1, self.options.sessions)
+        return self.begun - 1
+
+    async def _come(self, agent, number):
+        self.visitors += 1
+        self.most_visitors = max(self.most_visitors, self.visitors)
+        try:
+            await self._visit(agent, number)
+        except ActgentError as error:
+            self.wrong.append({"session": f"s{number}", "raised": repr(error), "at": self.seconds()})
+        finally:
+            self.visitors -= 1
+
+    async def _visit(self, agent, number):
+        """Say some messages, one after the other or at once, and look whether each was answered once, in order."""
+        before, self.said[number] = self.said[number], 0
+        said, heard, more = [], [], trio.lowlevel.ParkingLot()
+
+        def hear(reply):
+            heard.append(reply.text)
+            more.unpark_all()
+
+        session = await agent.ensure_session("ada", f"s{number}", after=None if before else 1)
+        with_pause = self.dice.random() < 0.7
+        with session.listening(on_conversation=hear), trio.move_on_after(2 * PATIENCE):
+            for each in range(before, before + self.dice.randrange(1, 5)):
+                said.append(f"{session.id}-{each}")
+                await session.chat(said[-1], message_id=said[-1])
+                self.messages += 1
+                while with_pause and len(heard) < len(said):
+                    await more.park()
+                await trio.sleep(self.dice.random() if with_pause else 0)
+            while len(heard) < len(said):
+                await more.park()
+            if self.dice.random() < 0.1:
+                await session.wait_idle()
+        answers = [f"you said: {each}" for each in said]
+        if heard != answers:
+            self.wrong.append({"session": session.id, "heard": heard, "said": said, "at": self.seconds()})
+        history = await session.history()
+        kept = [each.text for each in history if each.sender.kind == "assistant"]
+        if kept != [f"you said: {session.id}-{each}" for each in range(before + len(said))]:
+            self.wrong.append({"session": session.id, "kept": kept, "said": said, "at": self.seconds()})
+        self.said[number] = before + len(said)
+
+    # --- all of it -----------------------------------------------------------------------
+
+    async def run(self):
+        with psycopg.connect(self.options.database, autocommit=True) as self.database:
+            try:
+                async with self._open() as nursery:
+                    self.started = time.monotonic()
+                    nursery.start_soon(self.cut_all, nursery)
+                    nursery.start_soon(self.sample)
+                    await self.talk()
+                    await trio.sleep(LOOK + 1)
+                    self.tell(is_over=True)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._remove()
+
+    @asynccontextmanager
+    async def _open(self):
+        async with trio.open_nursery() as nursery:
+            try:
+                for name in "abc":
+                    await self.start(nursery, name)
+                yield nursery
+            finally:
+                for node in self.nodes.values():
+                    node.send_signal(signal.SIGCONT)
+                    node.kill()
+                nursery.cancel_scope.cancel()
+
+    async def _remove(self):
+        async with open_connection(parse_broker(self.options.broker)) as connection:
+            channel = await connection.open_channel()
+            for name in ("any", *(f"g1.{number}" for number in range(PARTITIONS))):
+                await channel.delete_queue(f"actgent.{self.pool}.{name}")
+        self.database.execute(f"DROP SCHEMA IF EXISTS {self.schema} CASCADE")
+
+    def tell(self, *, is_over):
+        """Write what is known by now."""
+        report = {
+            "is_over": is_over,
+            "seconds": round(self.seconds()),
+            "sessions": self.begun,
+            "messages": self.messages,
+            "calls": self.calls,
+            "wrong": self.wrong[:20],
+            "wrong_count": len(self.wrong),
+            "most_visitors": self.most_visitors,
+            "late": self.late,
+            "cuts": self.cuts,
+            **self._figures(),
+            "samples": self.samples,
+        }
+        new = self.options.report.with_suffix(".new")
+        new.write_text(json.dumps(report), encoding="utf-8")
+        new.replace(self.options.report)
+
+    def _figures(self):
+        """Memory in kB at the median of the first and of the last quarter behind the warm-up, and the worst of the rest."""
+        warm = [each for each in self.samples if each["at"] > WARM * self.options.seconds]
+        quarter = max(1, len(warm) // 4)
+        memory = {
+            name: [
+                statistics.median(each[name] for each in part) for part in (warm[:quarter], warm[-quarter:])
+            ]
+            for name in ("a", "client")
+            if warm
+        }
+        worst = {
+            name: max(each[name] for each in self.samples)
+            for name in ("waiting", "suspects", "dead", "idle_in_transaction")
+        }
+        last = {name: self.samples[-1][name] for name in ("waiting", "suspects", "unserved")}
+        return {"memory": memory, "worst": worst, "last": last}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("database")
+    parser.add_argument("broker")
+    parser.add_argument("report", type=Path)
+    defaults = {"seconds": 3600, "sessions": 50_000, "every": 60, "seed": 1, "visitors": 400}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    trio.run(Soak(parser.parse_args()).run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Nodes in processes of their own, and clients in the middle of many conversations with them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import trio
+
+LIFE = Path(__file__).with_name("life.py")
+PATIENCE = 120
+"""Seconds for which clients try again; each cut that loses an answer may cost 15 s of it, on a fast machine too."""
+
+
+@attrs.define(eq=False)
+class Nodes:
+    """Nodes in processes of their own."""
+
+    lives: object
+    cluster: object
+    nursery: trio.Nursery
+    options: tuple = ()
+    """More words for each node."""
+    calls: Counter = attrs.field(factory=Counter)
+    """What models were asked, and how often."""
+    running: dict = attrs.field(factory=dict)
+    said: dict = attrs.field(factory=dict)
+
+    async def start(self, name, *, broker=None):
+        """Start a node, and wait until its agent runs."""
+        command = [
+            sys.executable,
+            LIFE,
+            self.cluster.journal,
+            broker or self.cluster.broker,
+            self.cluster.pool,
+        ]
+        life = self.running[name] = self.lives.popen([*command, name, *self.options], stdout=subprocess.PIPE)
+        self.said[name] = []
+        await self.nursery.start(self._listen, name, life)
+
+    async def _listen(self, name, life, *, task_status):
+        rest = b""
+        async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
+            async for data in stream:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in map(bytes.decode, lines):
+                    word, _, what = line.partition(" ")
+                    if word == "CALL":
+                        self.calls[what] += 1
+                    elif word == "READY":
+                        task_status.started()
+                    else:
+                        self.said[name].append(word)
+
+    def kill(self, name, number=signal.SIGKILL):
+        self.running[name].send_signal(number)
+
+    def end(self):
+        for life in self.running.values():
+            life.send_signal(signal.SIGCONT)
+            life.kill()
+            life.wait()
+            life.stdout.close()
+
+
+@attrs.define(eq=False)
+class Talks:
+    """Many conversations of one client, and what it heard in each."""
+
+    heard: dict = attrs.field(factory=dict)
+    said: dict = attrs.field(factory=dict)
+    done: int = 0
+
+    async def reach(self, number):
+        """Wait until so many messages were accepted."""
+        while self.done < number:  # noqa: ASYNC110 - each conversation counts
+            await trio.sleep(0.01)
+
+    async def hold(self, client, count, messages, pause):
+        agent = client.agent("clerk")
+        async with trio.open_nursery() as nursery:
+            for number in range(count):
+                nursery.start_soon(self._talk, agent, f"s{number}", messages, pause)
+
+    async def _talk(self, agent, session_id, messages, pause):
+        session = await agent.create_session("ada", session_id=session_id)
+        heard, said = self.heard.setdefault(session_id, []), self.said.setdefault(session_id, [])
+        session.on_conversation(lambda reply: heard.append(reply.text))
+        for number in range(messages):
+            said.append(f"{session_id}-{number}")
+            await session.chat(said[-1], message_id=said[-1])
+            self.done += 1
+            await trio.sleep(pause)
+        await session.wait_idle()
+
+    async def check(self, client):
+        """Everything was answered once, in order, for the client and in the journal."""
+        for session_id, said in self.said.items():
+            answers = [f"you said: {each}" for each in said]
+            assert self.heard[session_id] == answers, session_id
+            session = await client.agent("clerk").open_session(session_id)
+            history = await session.history()
+            assert [each.text for each in history if each.sender.kind == "user"] == said
+            assert [each.text for each in history if each.sender.kind == "assistant"] == answers
+
+
+@asynccontextmanager
+async def talking(nodes, *, count=30, messages=10, pause=0.1):
+    """A client in the middle of conversations for the block; then they are to end well, and all is as it was said."""
+    talks = Talks()
+    async with nodes.cluster.connect(patience=PATIENCE) as client:
+        with trio.fail_after(2 * PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(talks.hold, client, count, messages, pause)
+                yield talks
+        await talks.check(client)
+    assert talks.done == count * messages

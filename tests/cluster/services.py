@@ -1,0 +1,251 @@
+"""A broker and a database of a test's own, on free ports and in folders of their own, that it may kill and start again.
+
+As root they run as the users that their packages have made, or as nobody; their files go with the test.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import attrs
+import psycopg
+import pytest
+import trio
+
+from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.errors import BrokerLost, ConfigurationError
+
+PATIENCE = 300
+"""Seconds that a service may take to start, on a machine that does much else."""
+SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+BROKER = """listeners.tcp.1 = {host}:{port}
+{tls}loopback_users = none
+log.console = false
+disk_free_limit.absolute = 50MB
+queue_master_locator = client-local
+"""
+TLS = """listeners.ssl.1 = {host}:{tls_port}
+ssl_options.cacertfile = {ca}
+ssl_options.certfile = {cert}
+ssl_options.keyfile = {key}
+ssl_options.verify = verify_none
+"""
+
+
+def free_port():
+    """A port of loopback that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@attrs.define(eq=False)
+class Service:
+    """A server in a process group of its own, which runs as another user where we are root."""
+
+    user: str
+    host: str = "127.0.0.1"
+    inside: tuple = ()
+    """What enters the network in which it is."""
+    folder: Path = attrs.field(init=False)
+    port: int = attrs.field(factory=free_port)
+    _processes: list = attrs.field(factory=list)
+    _environment: dict = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="actgent-"))
+        if os.geteuid() == 0:
+            with contextlib.suppress(KeyError):
+                pwd.getpwnam(self.user)
+                shutil.chown(self.folder, self.user)
+                return
+            self.user = "nobody"
+            shutil.chown(self.folder, self.user)
+
+    def give(self, name, text):
+        """Write a file that its user may read."""
+        path = self.folder / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.chmod(0o600)
+        if os.geteuid() == 0:
+            shutil.chown(path, self.user)
+        return path
+
+    def command(self, *words):
+        who = [
+            "setpriv",
+            f"--reuid={self.user}",
+            f"--regid={pwd.getpwnam(self.user).pw_gid}",
+            "--clear-groups",
+        ]
+        return [*self.inside, *(who if os.geteuid() == 0 else ()), *map(str, words)]
+
+    def begin(self, *words):
+        """Start a process of it, in a group of its own."""
+        with (self.folder / "output").open("ab") as output:
+            process = subprocess.Popen(
+                self.command(*words),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.folder,
+                env={
+                    "PATH": os.environ["PATH"],
+                    "HOME": str(self.folder),
+                    "LC_ALL": "C",
+                    **self._environment,
+                },
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def kill(self):
+        """Kill all of it, as `kill -9` does."""
+        for process in self._processes:
+            others = _below(process.pid)
+            for kill, number in ((os.killpg, process.pid), *((os.kill, each) for each in others)):
+                with contextlib.suppress(ProcessLookupError):
+                    kill(number, signal.SIGKILL)
+            process.wait()
+        self._processes.clear()
+
+    def close(self):
+        self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    async def wait_ready(self):
+        """Wait until it answers; fails with what it said if it has ended."""
+        with trio.fail_after(PATIENCE):
+            while not await self.answers():
+                ended = [each for each in self._processes if each.poll() is not None]
+                assert not ended, (self.folder / "output").read_text(errors="replace")[-3000:]
+                await trio.sleep(0.05)
+
+
+def _below(pid):
+    """The processes that a process has started, and these."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in path.read_text(encoding="ascii").split():
+                found += [int(child), *_below(int(child))]
+    return found
+
+
+@attrs.define(eq=False)
+class Broker(Service):
+    """RabbitMQ, with its guest."""
+
+    user: str = "rabbitmq"
+    tls_port: int = 0
+    """Of a listener with certificates, if it has some."""
+
+    def __attrs_post_init__(self):
+        super().__attrs_post_init__()
+        names = {"RABBITMQ_MNESIA_BASE": "data", "RABBITMQ_LOG_BASE": "log", "RABBITMQ_CONF_ENV_FILE": "none"}
+        names |= {"RABBITMQ_CONFIG_FILE": "rabbitmq.conf", "RABBITMQ_ENABLED_PLUGINS_FILE": "plugins"}
+        local = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        self._environment = {name: str(self.folder / path) for name, path in names.items()} | local
+        self._environment |= {
+            "RABBITMQ_NODENAME": f"actgent-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        self.give("plugins", "[].")
+        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=""))
+
+    def certify(self, ca, cert, key):
+        """Have a listener with a certificate, from the next start on."""
+        self.tls_port = free_port()
+        given = {
+            name: self.give(name, path.read_bytes())
+            for name, path in (("ca", ca), ("cert", cert), ("key", key))
+        }
+        tls = TLS.format(host=self.host, tls_port=self.tls_port, **given)
+        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=tls))
+
+    @property
+    def url(self):
+        return (
+            f"amqp://guest:guest@{self.host}:{self.port}/{'?insecure=1' if self.host != '127.0.0.1' else ''}"
+        )
+
+    async def start(self):
+        self.begin("epmd")
+        self.begin(SERVER)
+        await self.wait_ready()
+
+    async def answers(self):
+        with contextlib.suppress(BrokerLost, ConfigurationError):
+            async with open_connection(parse_broker(self.url)):
+                return True
+        return False
+
+
+@attrs.define(eq=False)
+class Database(Service):
+    """PostgreSQL, which lets everybody in."""
+
+    user: str = "postgres"
+    binaries: Path = Path()
+    options: tuple = ()
+
+    def __attrs_post_init__(self):
+        super().__attrs_post_init__()
+        words = [
+            self.binaries / "initdb",
+            "-D",
+            self.folder / "data",
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-N",
+            "-E",
+            "UTF8",
+        ]
+        subprocess.run(
+            self.command(*words, "--locale=C"), check=True, stdout=subprocess.DEVNULL, cwd=self.folder
+        )
+
+    @property
+    def url(self):
+        return f"postgresql://postgres@{self.host}:{self.port}/postgres"
+
+    @property
+    def near(self):
+        """The same by a socket in its folder, which needs no network."""
+        return f"postgresql://postgres@/postgres?host={self.folder}&port={self.port}"
+
+    async def start(self):
+        places = ["-k", self.folder, "-h", self.host, "-p", self.port]
+        self.begin(self.binaries / "postgres", "-D", self.folder / "data", *places, *self.options)
+        await self.wait_ready()
+
+    async def answers(self):
+        with contextlib.suppress(psycopg.OperationalError):
+            await trio.to_thread.run_sync(lambda: psycopg.connect(self.near, connect_timeout=5).close())
+            return True
+        return False
+
+
+def make_broker(**options):
+    """A RabbitMQ that is not started yet; skips where it is not installed."""
+    if not (Path(SERVER).exists() and shutil.which("epmd") and shutil.which("setpriv")):
+        pytest.skip(f"no RabbitMQ to start: {SERVER} and epmd are needed")
+    return Broker(**options)
+
+
+def make_database(**options):
+    """A PostgreSQL that is not started yet; skips where it is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[4]))
+    initdb = found[-1] if found else shutil.which("initdb")
+    if initdb is None or not shutil.which("setpriv"):
+        pytest.skip("no PostgreSQL to start: initdb is neither below /usr/lib/postgresql nor in PATH")
+    return Database(binaries=Path(initdb).parent, **options)
