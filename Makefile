@@ -18,7 +18,10 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes \
 	tests/memory/longterm tests/memory/test_histories.py
 
-.PHONY: help demo test soak check docs format bench clean
+# What `make check` runs, two at a time and the longest first. Each version of Python has its own cache of types.
+CHECKS := check-types check-types-3.12 check-types-3.13 check-async check-layers check-lint check-format
+
+.PHONY: help demo test soak check docs format bench clean $(CHECKS)
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -44,11 +47,24 @@ soak: $(INSTALLED) ## the tests of the journal and of control with as many kills
 	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)
 
 check: $(INSTALLED) ## lint, format, types and import layers
+	$(MAKE) --no-print-directory --jobs 2 --output-sync $(CHECKS)
+
+check-lint:
 	$(BIN)/ruff check
+
+check-format:
 	$(BIN)/ruff format --check
+
+check-types:
 	$(BIN)/mypy --strict actgent examples
-	for version in 3.12 3.13; do $(BIN)/mypy --strict --python-version $$version actgent || exit 1; done
+
+check-types-3.12 check-types-3.13: check-types-%:
+	$(BIN)/mypy --strict --python-version $* actgent
+
+check-async:
 	$(BIN)/flake8-async --enable=$(ASYNC_RULES) $$(find actgent -name '*.py')
+
+check-layers:
 	$(BIN)/lint-imports --config setup.cfg
 
 docs: $(INSTALLED) ## the documentation as a site, in build/docs/index.html; a warning is an error

@@ -31,6 +31,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = ("tests/docs/", "tests/typing/", "tests/cluster/", "tests/test_packaging.py", "tests/mutation/")
+"""Where tests take long: they begin first, or one worker would wait for the other at the end."""
+
+
+def pytest_collection_modifyitems(items):
+    """Put what takes long in front; all else stays in its order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
 @pytest.fixture(autouse=True)
 def _signals():
     """The handlers of a test's own are gone after it: a command that ends ignores signals, as would all it starts."""

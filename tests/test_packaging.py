@@ -60,7 +60,8 @@ def environment(dependencies):
     """An environment for commands that finds them, asks no index, and builds with the tools that are here."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     options = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_DEPS": "1", "PIP_QUIET": "1"}
-    return kept | options | {"PYTHONPATH": str(dependencies), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    options |= {"PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    return kept | options | {"PYTHONPATH": str(dependencies)}
 
 
 def run(command, *, cwd, env):
