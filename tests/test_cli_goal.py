@@ -218,7 +218,7 @@ def test_as_a_module_and_ctrl_c(folder):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "actgent", "goal", "how deep?", "--tools", "lakes.tools.py", "--model"]
     done = subprocess.run(
-        [*command, "toy:good"], env=environment, capture_output=True, text=True, check=False, timeout=60
+        [*command, "toy:good"], env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     assert (done.returncode, done.stdout) == (0, "1642 m\n"), done.stderr
     with subprocess.Popen(
@@ -227,7 +227,7 @@ def test_as_a_module_and_ctrl_c(folder):
         assert running.stdout.readline() == "asked\n"
         began = time.monotonic()
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=300)
     assert (running.returncode, out) == (130, "")
     assert "stopped before the goal was achieved" in err
     assert "Traceback" not in err

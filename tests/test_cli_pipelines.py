@@ -116,7 +116,7 @@ def test_a_run_goes_on_in_the_next_process(place, capsys, commands):
             "-c",
             f"import os, time\nwhile not os.path.exists({str(place / 'hangs')!r}): time.sleep(0.01)",
         ]
-        subprocess.run(waits, check=True, timeout=60)
+        subprocess.run(waits, check=True, timeout=300)
         life.send_signal(signal.SIGKILL)
         life.communicate()
     (place / "hang").unlink()

@@ -30,7 +30,7 @@ def actgent(tmp_path, commands):
 def configure(folder, **modes):
     """Write a file with a server for each name, in a mode of the faulty one."""
     servers = {
-        name: {"command": sys.executable, "args": [SERVER, "/dev/null", mode], "connect_timeout": 20}
+        name: {"command": sys.executable, "args": [SERVER, "/dev/null", mode], "connect_timeout": 120}
         for name, mode in modes.items()
     }
     (folder / "mcp_config.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")

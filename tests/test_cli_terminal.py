@@ -29,7 +29,7 @@ def terminal(tmp_path):
             [str(each) for each in arguments],
             env=env,
             encoding="utf-8",
-            timeout=60,
+            timeout=300,
             dimensions=(30, columns),
             cwd=str(tmp_path),
         )

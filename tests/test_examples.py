@@ -166,7 +166,7 @@ def run_cluster(**places):
     }
     command = [sys.executable, EXAMPLES / "cluster"]
     return subprocess.run(
-        command, env={**environment, **places}, capture_output=True, text=True, timeout=240, check=False
+        command, env={**environment, **places}, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -232,7 +232,7 @@ def test_the_notebook_runs(no_keys):
     """In a kernel of its own, whose cells wait for answers and await them."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=60).execute()
+    nbclient.NotebookClient(notebook, timeout=300).execute()
     outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
     assert outputs["run"][0].text == "You said: good morning\n"
     assert "".join(each.text for each in outputs["stream"]).replace("|", "") == "You said: count to three"

@@ -188,7 +188,7 @@ async def main() -> None:
     await look_for_services()
     story = Story()
     try:
-        with trio.fail_after(120):
+        with trio.fail_after(480):
             async with open_node(NODES[0]) as first, open_node(NODES[1]) as second:
                 await wait_started(first)
                 await wait_started(second)

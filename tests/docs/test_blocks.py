@@ -73,7 +73,7 @@ def run_console(example):
         program = Path(words[0]).name
         assert program in {"actgent", "python"}, f"no test knows how to run {command!r}"
         run = [sys.executable, *words[1:]] if program == "python" else ["actgent", *words[1:]]
-        done = example.namespace["COMMANDS"].run(run, capture_output=True, text=True, timeout=60, input="")
+        done = example.namespace["COMMANDS"].run(run, capture_output=True, text=True, timeout=300, input="")
         said = done.stdout + done.stderr
         assert holds(said, expected), f"{command}\n{said}"
         assert done.returncode == 0 or expected, f"{command} ended with {done.returncode}\n{said}"

@@ -214,7 +214,7 @@ agent = BareAgent("clerk", llm=ScriptedLLM(answer))
     with commands.popen(command, cwd=tmp_path, env={**os.environ, "COLUMNS": "200"}, **pipes) as process:
         assert process.stdout.readline() == "waiting\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert re.search(r"clerk +1 of 1 ", out)
     assert "1 of 2 runs have ended" in err

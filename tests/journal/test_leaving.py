@@ -125,7 +125,7 @@ async def test_ctrl_c_while_it_closes_ends_the_process(tmp_path, how, lives):
     """One press lets a slow disk end its work; a disk that hangs is left at the second one. The lock is free then."""
     url = f"sqlite:///{tmp_path}/a.db"
     run = [sys.executable, "-c", INTERRUPTED, how, url]
-    ended = await trio.to_thread.run_sync(lambda: lives.run(run, capture_output=True, text=True, timeout=60))
+    ended = await trio.to_thread.run_sync(lambda: lives.run(run, capture_output=True, text=True, timeout=300))
     assert ended.stdout.split() == ["ok", "interrupted"], ended.stderr
     async with open_journal(url) as journal:
         await journal.acquire()
