@@ -123,6 +123,7 @@ _NAMES = {
     "agents.pipelines.pipeline": ("Pipeline",),
     "agents.pipelines.step": ("PipelineStep",),
     "agents.plan": ("PlanAgent",),
+    "agents.teams.pool_agent": ("PoolAgent",),
     "agents.options": ("AgentOptions", "RunOptions"),
     "agents.presets": ("BareAgent", "ReActAgent", "RouterAgent", "SimpleAgent"),
     "agents.builder": ("AgentBuilder", "SchemaBuilder"),

@@ -64,6 +64,9 @@ from .agents.teams.handoff import (
     hand_back as hand_back,
     handoff as handoff,
 )
+from .agents.teams.pool_agent import (
+    PoolAgent as PoolAgent,
+)
 from .approvals import (
     Approval as Approval,
     Approve as Approve,

@@ -59,6 +59,7 @@ FACE = [
     "Cached",
     "StepsAgent",
     "PlanAgent",
+    "PoolAgent",
     "Pipeline",
     "PipelineResult",
     "PipelineStep",

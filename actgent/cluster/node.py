@@ -23,11 +23,11 @@ from actgent.journal.membership import LEAVING_GRACE
 from actgent.journal.postgres.partitioned import PartitionedJournal
 from actgent.journal.postgres.partitions import Taken
 from actgent.runtime.runtime import Runtime
+from actgent.support.batches import Batches
 from actgent.support.logs import Each, logger_of
 from actgent.web.server.wired import WiredApplication
 
 from .amqp import Channel, Connection, Delivery, NotConfirmed, Unroutable
-from .batches import Batches
 from .link import BROKEN, BrokerLink
 from .members import EVERY, Members
 from .ownership import Do, Ownership, PartitionState
@@ -94,7 +94,7 @@ class Node:
         self.link = link
         self.members = Members()
         self.ownership = Ownership(name, journal.count)
-        self._pool = pool
+        self.pool = pool
         self._grace = MOVE_GRACE
         self._is_leaving = False
         self._version: tuple[int, ...] = ()
@@ -129,7 +129,7 @@ class Node:
         """
         self._runtime = runtime
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+            self.nursery = nursery
             start = nursery.start_soon
             new = partial(Requests, self.link, application, self._quarantine, start)
             self._shared = new()
@@ -160,13 +160,13 @@ class Node:
         """Set up what all nodes need; declared again, a queue stays what it is."""
         self._version = connection.agreed.version
         channel = await connection.open_channel(prefetch=PREFETCH)
-        for exchange in (beacon_exchange(self._pool), owner_exchange(self._pool)):
+        for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
             await channel.declare_exchange(exchange, "fanout")
-        for form in (shared_queue(self._pool), dead_queue(), *map(self._queue, range(self.journal.count))):
+        for form in (shared_queue(self.pool), dead_queue(), *map(self._queue, range(self.journal.count))):
             await _declare(channel, form)
         beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
-        await channel.bind(beacons, beacon_exchange(self._pool))
-        start, shared = self._nursery.start_soon, shared_queue(self._pool).name
+        await channel.bind(beacons, beacon_exchange(self.pool))
+        start, shared = self.nursery.start_soon, shared_queue(self.pool).name
         start(self._consume, connection, channel, beacons, self._hear)
         start(self._consume, connection, channel, shared, self._take_shared)
         self._shared.open()
@@ -174,7 +174,7 @@ class Node:
         self._act(self.ownership.connected())
 
     def _queue(self, partition: int) -> QueueForm:
-        return partition_queue(self._pool, GENERATION, partition, self._version)
+        return partition_queue(self.pool, GENERATION, partition, self._version)
 
     async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
         with suppress(*BROKEN):
@@ -210,7 +210,7 @@ class Node:
         delivery.acknowledge()
         if isinstance(message, Greeting):
             layout = Layout(id=message.id, partitions=self.journal.count, generation=GENERATION)
-            self._nursery.start_soon(self._tell_layout, delivery, layout)
+            self.nursery.start_soon(self._tell_layout, delivery, layout)
 
     async def _tell_layout(self, delivery: Delivery, layout: Layout) -> None:
         with suppress(*BROKEN, Unroutable, NotConfirmed):
@@ -221,7 +221,7 @@ class Node:
         if isinstance(message, Beacon) and message.node != self.name:
             self.members.hear(message, trio.current_time())
         elif isinstance(message, Leave) and message.node == self.name and not self._is_leaving:
-            self._nursery.start_soon(self.leave, LEAVING_GRACE)
+            self.nursery.start_soon(self.leave, LEAVING_GRACE)
 
     def _take_in(self, partition: int, delivery: Delivery, message: Message) -> None:
         requests = self._requests[partition]
@@ -247,9 +247,9 @@ class Node:
                 case "recover":
                     self._to_recover.put(do)
                 case "evict":
-                    self._nursery.start_soon(self._evict, do)
+                    self.nursery.start_soon(self._evict, do)
                 case "drain":
-                    self._nursery.start_soon(self._drain, do)
+                    self.nursery.start_soon(self._drain, do)
                 case "give_back":
                     raise AssertionError("it is awaited where turns have ended")
                 case "close_channel":
@@ -258,7 +258,7 @@ class Node:
     def _subscribe(self, partition: int) -> None:
         self._close(partition)
         scope = self._subscriptions[partition] = trio.CancelScope()
-        self._nursery.start_soon(self._wait_at, self._connection, partition, scope)
+        self.nursery.start_soon(self._wait_at, self._connection, partition, scope)
 
     async def _wait_at(self, connection: Connection, partition: int, scope: trio.CancelScope) -> None:
         """Take what the queue of a partition gives, as long as it is waited for."""
@@ -309,7 +309,7 @@ class Node:
         if not taken.was_clean:
             self.members.forget(taken.before)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
-        self._nursery.start_soon(self._tell_owner, taken.partition, taken.epoch)
+        self.nursery.start_soon(self._tell_owner, taken.partition, taken.epoch)
 
     def _open(self, partition: int) -> None:
         if self.ownership.serves(partition):
@@ -318,7 +318,7 @@ class Node:
     async def _tell_owner(self, partition: int, epoch: int) -> None:
         with suppress(*BROKEN, Unroutable, NotConfirmed):
             message = encode_message(OwnerChanged(partition=partition, epoch=epoch))
-            await self.link.publish("", message, properties(), exchange=owner_exchange(self._pool))
+            await self.link.publish("", message, properties(), exchange=owner_exchange(self.pool))
 
     async def _recover(self, todo: Sequence[Do]) -> None:
         """Go on with what is unfinished in partitions that were taken; what may kill its process is found before."""
@@ -334,7 +334,7 @@ class Node:
                 await trio.sleep(AGAIN)
         for partition in taken:
             self._open(partition)
-        self._nursery.start_soon(self._take_up, taken)
+        self.nursery.start_soon(self._take_up, taken)
 
     async def _take_up(self, taken: frozenset[int]) -> None:
         while True:
@@ -395,7 +395,7 @@ class Node:
             await trio.sleep(EVERY)
 
     async def _tell_beacon(self) -> None:
-        exchange = beacon_exchange(self._pool)
+        exchange = beacon_exchange(self.pool)
         about = properties(expiration="2000")
         await self.link.publish("", encode_message(self._beacon()), about, exchange=exchange)
 

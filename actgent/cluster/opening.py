@@ -8,6 +8,7 @@ import trio
 from actgent.client.connecting import Client, open_client
 from actgent.journal.postgres.partitioned import PartitionedJournal
 from actgent.llm.governor import ShareLender
+from actgent.runtime.delegation.pools import PoolTasks
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway import open_inside
 from actgent.web.server.wired import LIMITS, wired_application
@@ -16,6 +17,7 @@ from actgent.web.tokens import Logins, TokenStore
 from .amqp import parse_broker
 from .link import BrokerLink
 from .node import Node, node_name
+from .pools import PoolApplication, PoolLinks
 from .queues import check_queue_part
 from .transport import open_broker_transport
 
@@ -40,11 +42,17 @@ class Member:
             BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
         """
         store = TokenStore([])
+        node = self.node
+        runtime.delegation.pools = PoolLinks(
+            node.link.address, pool=node.pool, node=node.name, nursery=lambda: node.nursery
+        )
         async with (
             open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
             self.lender.running(),
         ):
-            await self.node.run(runtime, wired_application(runtime, inside), task_status=task_status)
+            tasks = PoolTasks(runtime.agents, node.pool)
+            application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
+            await node.run(runtime, application, task_status=task_status)
 
     async def leave(self, grace: float) -> None:
         """Hand over what is served here."""

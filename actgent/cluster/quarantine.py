@@ -17,9 +17,9 @@ from actgent.journal.postgres.suspects import Suspect
 from actgent.journal.records import Accepted, Appended, Ended, Record
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime
+from actgent.support.batches import Batches
 from actgent.support.logs import Each, logger_of
 
-from .batches import Batches
 from .link import BROKEN, BrokerLink
 from .queues import dead_queue
 from .wire import PERSISTENT, Buried, encode_message, properties

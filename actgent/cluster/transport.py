@@ -62,6 +62,10 @@ _FIRST_ERROR = 400
 _log = logger_of(__name__)
 
 
+class NoQueue(ConnectionLost):
+    """No node of the pool was ever there."""
+
+
 @attrs.define(eq=False)
 class _Conversation:
     """A request, and what came of it."""
@@ -204,6 +208,19 @@ class BrokerTransport(Transport):
                 raise refused(first.status, first.data)
             yield self._data(known, pieces, first)
 
+    async def exchange(self, session_id: str, asked: WireRequest, *, seconds: float) -> tuple[int, bytes]:
+        """Send a request to the owner of a session, which may wait so many seconds; returns its answer, of one piece.
+
+        Raises:
+            ConnectionLost: there is none; `NoQueue` where nobody was ever there.
+        """
+        with self._conversation() as (known, pieces):
+            layout = await self._find_layout()
+            known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
+            await self._send(known, attrs.evolve(asked, id=known.id), USER, seconds=ANSWER + seconds)
+            piece = await self._next(known, pieces, ANSWER + seconds)
+        return piece.status, piece.data
+
     async def _data(
         self, known: _Conversation, pieces: trio.MemoryReceiveChannel[AnswerPiece], piece: AnswerPiece
     ) -> AsyncGenerator[bytes, None]:
@@ -292,9 +309,7 @@ class BrokerTransport(Transport):
         try:
             await self._link.publish(self._queue_of(known), encode_message(message), about)
         except Unroutable:
-            raise ConnectionLost(
-                "the cluster has no queue for this: no node has run yet", was_sent=False
-            ) from None
+            raise NoQueue("the cluster has no queue for this: no node has run yet", was_sent=False) from None
         except NotConfirmed as error:
             raise ConnectionLost(str(error), was_sent=False) from None
         except (BrokerLost, ChannelClosed) as error:

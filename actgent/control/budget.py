@@ -139,7 +139,7 @@ class Account:
     @property
     def left(self) -> Mapping[str, float]:
         """The rest of each bound, without what is reserved; never below zero."""
-        return {self._field(name): max(0, self._room(name)) for name in self.limits}
+        return {self.field(name): max(0, self._room(name)) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
@@ -151,7 +151,7 @@ class Account:
         return LimitReached(
             f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
-            field=self._field(name),
+            field=self.field(name),
             used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
             reserved=getattr(self.reserved, name),
             estimated=estimated,
@@ -162,7 +162,7 @@ class Account:
             period=self.period,
         )
 
-    def _field(self, name: str) -> str:
+    def field(self, name: str) -> str:
         """Return the name of the bound in `Limits`."""
         return f"tree_{name}" if self.key.tree else name
 
@@ -370,6 +370,36 @@ class Budget:
         for account in self.accounts:
             account.check("tool_calls", count)
         self._take(Amounts(tool_calls=count), now, of)
+
+    # --- what others are granted -----------------------------------------------------------
+
+    def room(self, name: str) -> float:
+        """The rest of one bound, by the tightest account; `math.inf` where none bounds it."""
+        return min(
+            (account.left[account.field(name)] for account in self.accounts if name in account.limits),
+            default=math.inf,
+        )
+
+    def check(self, name: str, count: float) -> None:
+        """Raise where so much more is too much.
+
+        Raises:
+            LimitReached: it is.
+        """
+        for account in self.accounts:
+            account.check(name, count)
+
+    async def grant(self, amounts: Amounts, *, now: float) -> None:
+        """Count what somebody else may take as taken; durable on return, wherever it is counted."""
+        self._take(amounts, now)
+        for account in self.accounts:
+            if account.log is not None:
+                await account.log.flush()
+
+    def give_back(self, amounts: Amounts, *, now: float) -> None:
+        """Count what was granted and not taken, or was taken besides, where it is below zero."""
+        if amounts != NOTHING:
+            self._take(NOTHING - amounts, now)
 
     # --- seconds ---------------------------------------------------------------------------
 

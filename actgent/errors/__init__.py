@@ -193,9 +193,15 @@ class UsageError(ActgentError, RuntimeError):
 class NotRunning(UsageError):
     """The agent is not running: its `async with` block is not open."""
 
-    def __init__(self, agent: str, running: Iterable[str] = ()) -> None:
-        """Args: `running` are the names of those that run in its place, where it was asked for by its name."""
+    def __init__(self, agent: str, running: Iterable[str] = (), *, pool: str = "") -> None:
+        """Args: `running` are the names of those that run in its place, where it was asked for by its name; `pool` is one that nobody hosts."""
         self.agent = agent
+        if pool:
+            super().__init__(
+                f"agent {quoted(agent)} is not running: no node of pool {quoted(pool)} was ever at this broker; look at "
+                "pool= of its PoolAgent, or start a node with open_runtime(broker=, pool=)"
+            )
+            return
         close = difflib.get_close_matches(agent, list(running), 1)
         meant = f"did you mean {close[0]!r}? Else " if close else ""
         super().__init__(

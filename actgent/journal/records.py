@@ -117,6 +117,8 @@ class Opened:
     """The address that is told of what happens in it, and of which events; see `actgent.web.webhooks`."""
     is_described: bool = False
     """True: its first message is what it was opened with."""
+    asker: str = ""
+    """The session of another pool that it works for: pool, agent and id, with `/` between them."""
 
 
 @quick_init

@@ -2,11 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from weakref import WeakValueDictionary
 
 from actgent.actors.actor import waiting_actor
 from actgent.actors.wait_graph import WaitNode, refuse_cycle, waiting, way_back
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, is_inside, running_turn
+
+
+class _Elsewhere(WaitNode):
+    """A session of another process; its name says of which pool."""
+
+
+_elsewhere: WeakValueDictionary[str, _Elsewhere] = WeakValueDictionary()
+"""By their names, as long as one of them waits for something here."""
 
 
 def running_session() -> SessionContext | None:
@@ -79,6 +88,44 @@ def _awaiting_for_actor(target: SessionContext) -> Iterator[None]:
             yield
     finally:
         _drop_node(target)
+
+
+@contextmanager
+def awaited_by(target: SessionContext, waiter: SessionContext | str) -> Iterator[None]:
+    """Note that a session waits for another one by way of another process, for as long as the block.
+
+    Args:
+        target: The session that is waited for.
+        waiter: Who waits; the name of one that is not here.
+
+    Raises:
+        WaitCycle: `target` waits for it, itself or through others.
+    """
+    if isinstance(waiter, str):
+        node: WaitNode = _elsewhere.setdefault(waiter, _Elsewhere(waiter))
+    else:
+        node = _node_of(waiter)
+    refuse_cycle(node, _node_of(target))
+    try:
+        with waiting(node, _node_of(target)):
+            yield
+    finally:
+        _drop_node(target)
+        if not isinstance(waiter, str):
+            _drop_node(waiter)
+
+
+def names_of_waiters(context: SessionContext, *, prefix: str) -> tuple[str, ...]:
+    """The names of a session and of all that wait for it, with this before those of this process."""
+    names, seen, unseen = [f"{prefix}{context.agent}/{context.id}"], set[WaitNode](), [context.wait_node]
+    while unseen:
+        node = unseen.pop()
+        for each in () if node is None else node.awaited_by:
+            if each not in seen:
+                seen.add(each)
+                unseen.append(each)
+                names.append(each.name if isinstance(each, _Elsewhere) else f"{prefix}{each.name}")
+    return tuple(names)
 
 
 def find_waiter() -> WaitNode | None:

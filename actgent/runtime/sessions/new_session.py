@@ -116,4 +116,5 @@ def opened_record(
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,
         task="" if context.task is None else context.task.name,
+        asker="" if context.task is None else context.task.asker,
     )

@@ -120,7 +120,7 @@ class SessionOpener:
             host=self.running.lifecycle,
             mail=SessionMail(self.on_busy if on_busy is None else check_rule(on_busy)),
             reducers=self.reducers,
-            tree=SessionTree(parent, parent.key, task=task) if parent is not None else None,
+            tree=_tree_of(parent, task),
         )
         context.face = self.make_face(context, deps)
         lifecycle = self.running.lifecycle
@@ -450,7 +450,7 @@ class SessionOpener:
             context.tree.parent = self.trees.find(parent)
             if context.parent is None:
                 self.trees.wait_for_parent(parent, context)
-        if opened.parent_id and opened.transient:
+        if (opened.parent_id or opened.asker) and opened.transient:
             options = self.running.runner.turn_lifecycle.options
             task = context.tree.task = restored_task(context, opened, options)
             if opened.deadline and any(message.id == task.message_id for message in waiting):
@@ -494,6 +494,12 @@ class Making:
             await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
         elif self.ends:
             opener.running.lifecycle.let_go(context)
+
+
+def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[SessionContext] | None:
+    if parent is None and task is None:
+        return None
+    return SessionTree(parent, None if parent is None else parent.key, task=task)
 
 
 async def _call_with(fn: OnSession, face: object) -> None:

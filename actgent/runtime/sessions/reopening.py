@@ -93,6 +93,7 @@ def restored_task(context: SessionContext, opened: Opened, options: CallOptions)
         name=opened.task,
         deadline=opened.deadline,
         seconds=round(opened.deadline - opened.created_at, 3),
+        asker=opened.asker,
     )
 
 

@@ -44,6 +44,8 @@ class Task:
     """Unix time in seconds at which it ends, done or not; 0 is never."""
     seconds: float = 0.0
     """The same in seconds when it was given."""
+    asker: str = ""
+    """Who gave it, where that is a session of another pool: its pool, agent and id, with `/` between them."""
 
 
 TASK_TIMER = "task"

@@ -1,7 +1,7 @@
 """The gateway's endpoints for requests that came another way than over HTTP, and whose senders are known by that."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import orjson
@@ -93,9 +93,12 @@ def has_moved(status: int, data: bytes) -> bool:
     return status == _UNAVAILABLE and bool(orjson.loads(data).get("moved"))
 
 
-def wired_application(runtime: Runtime, inside: Inside) -> WiredApplication:
-    """Return what answers for the agents of a runtime."""
-    return WiredApplication(
+W = TypeVar("W", bound=WiredApplication)
+
+
+def wired_application(runtime: Runtime, inside: Inside, *, kind: type[W], **more: Any) -> W:
+    """Return what answers for the agents of a runtime: an object of a class that may answer `more`."""
+    return kind(
         inside=inside,
         tokens=TokenStore([]),
         doors=Doors(hosts=frozenset([HOST])),
@@ -103,4 +106,5 @@ def wired_application(runtime: Runtime, inside: Inside) -> WiredApplication:
         now=runtime.clock.now,
         meters=Meters(inside.limits),
         router=router_of(ENDPOINTS),
+        **more,
     )

@@ -22,8 +22,8 @@ from actgent import (
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Answered, Closed, Ended, Opened
 from actgent.journal.transfer import read_sessions, with_new_ids, write_sessions
-from actgent.runtime.delegation import MAX_TASKS
 from actgent.runtime.directory import Directory
+from actgent.sessions.waiting.tasks import MAX_TASKS
 from actgent.testing import assert_valid_transcript, check_transcript
 
 

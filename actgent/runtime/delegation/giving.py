@@ -25,6 +25,10 @@ from actgent.errors import (
 from actgent.journal.base import Entry, Journal
 from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
+from actgent.runtime.directory import Directory
+from actgent.runtime.sessions.naming import choose_id, id_in_tree
+from actgent.runtime.sessions.opener import SessionOpener
+from actgent.runtime.slots import slot_lent
 from actgent.sessions.accounts import funding_of_result
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import Content, message_to
@@ -43,23 +47,22 @@ from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.sessions.waiting.turn_options import restored_options
 from actgent.support.logs import Each, logger_of
 
-from .directory import Directory
-from .sessions.naming import choose_id, id_in_tree
-from .sessions.opener import SessionOpener
-from .slots import slot_lent
+from .pools import Pools
 
 RETRY = 1.0
 """Seconds after which a journal that failed is asked again."""
 _log = logger_of(__name__)
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Delegation:
     """Hands tasks from session to session, among the agents of one runtime."""
 
     agents: Directory
     journal: Journal | None
     propagation: Propagation
+    pools: Pools | None = None
+    """The way to other pools, in a cluster."""
 
     async def ask(
         self,

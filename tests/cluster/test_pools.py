@@ -1,0 +1,324 @@
+"""Agents of other pools: asked as any other agent, paid out of the budget of who asks, stopped with it, and found in circles."""
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    LimitReached,
+    Limits,
+    NotRunning,
+    Pipeline,
+    PipelineStep,
+    PoolAgent,
+    RemoteError,
+    ScriptedLLM,
+    ToolCall,
+    ToolResult,
+    WaitCycle,
+    open_runtime,
+    tool,
+)
+from actgent.control.budget import spent_in
+from actgent.errors import Fenced
+from actgent.journal.records import Spent
+from actgent.llm.base import Answer
+from actgent.messages import Message, Sender, Text, Usage
+from actgent.runtime.delegation.pools import PoolTask
+from tests.clusters import Cluster, open_cluster, remove
+
+
+@asynccontextmanager
+async def open_pools():
+    """The clusters of two pools with one journal."""
+    async with open_cluster() as editors:
+        writers = Cluster(f"{editors.pool}-w", editors.journal)
+        try:
+            yield editors, writers
+        finally:
+            with trio.CancelScope(shield=True):
+                await remove(writers.pool)
+
+
+@asynccontextmanager
+async def node(cluster, *agents):
+    """A node of those that ask, once it serves all partitions; what is asked of another one waits for that."""
+    async with cluster.node(*agents) as runtime:
+        with trio.fail_after(120):
+            while not await owns_all(runtime):  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.02)
+            yield runtime
+
+
+async def until(is_so):
+    while not is_so():  # noqa: ASYNC110 - a model or a handler tells it
+        await trio.sleep(0.02)
+
+
+async def closed(runtime):
+    """Wait until no agent of a pool works on a task."""
+    is_open = True
+    while is_open:
+        await trio.sleep(0.02)
+        is_open = any(each.state != "closed" for each in await runtime.sessions(agent="writer"))
+
+
+async def owns_all(runtime):
+    try:
+        for number in range(200):
+            runtime.journal.epoch_of(f"any-{number}")
+    except Fenced:
+        return False
+    return True
+
+
+def said(chat):
+    """What the model is to answer, or the result of the tool that it called."""
+    last = chat.messages[-1]
+    results = [part for part in last.parts if isinstance(part, ToolResult)]
+    return results[0] if results else "".join(part.text for part in last.parts if isinstance(part, Text))
+
+
+def delegating(name, tools, **options):
+    """An agent that gives what it is told to its only tool, and says what came of it."""
+
+    def answer(chat):
+        last = said(chat)
+        if isinstance(last, ToolResult):
+            return f"{name} got {last.error or last.content}"
+        if last.startswith("Task "):
+            return last
+        return ToolCall(chat.tools[0].name, {"task": last})
+
+    return BareAgent(name, llm=ScriptedLLM(answer), tools=tools, **options)
+
+
+def writing(*, calls=None, wait=None):
+    """An agent that writes what it is told."""
+
+    async def answer(chat):
+        if calls is not None:
+            calls.append(said(chat))
+        if wait is not None:
+            await wait.wait()
+        return Answer(parts=(Text(f"written: {said(chat)}"),), usage=Usage(input_tokens=7, output_tokens=5))
+
+    return BareAgent("writer", llm=ScriptedLLM(answer))
+
+
+async def taken_of(runtime, session, agent):
+    """What the journal says that a session's own budget has paid."""
+    records = (await runtime.read_session(session.id, agent=agent))[1]
+    return spent_in([each for each in records if isinstance(each, Spent) and not each.turn])
+
+
+async def test_an_agent_of_another_pool_is_used_as_any_other():
+    """It answers a run, a tool call, a delegated task and a step of a pipeline, each once, and is found by what it can do."""
+    calls = []
+    async with open_pools() as (editors, writers), writers.node(writing(calls=calls)):
+        writer = PoolAgent("writer", pool=writers.pool, capabilities="writes poems")
+        editor = delegating("editor", [writer.as_tool()])
+        pipeline = Pipeline("issue", steps=[PipelineStep("text", agent=writer, message="{topic}")])
+        async with node(editors, editor, pipeline) as runtime:
+            assert (await writer.run("a letter")).text == "written: a letter"
+            assert (await editor.run("a poem")).text == "editor got written: a poem"
+            session, heard = await editor.create_session("ada"), []
+            session.on_conversation(lambda reply: heard.append(reply.text))
+            await session.delegate(writer.name, "a novel")
+            await until(lambda: heard)
+            assert "written: a novel" in heard[0]
+            assert (await pipeline.process({"topic": "rain"})).text == "written: rain"
+            assert [card.name for card in runtime.agents.find("poems")] == [writer.name]
+            assert writer.as_tool().name == "writer"
+    assert calls == ["a letter", "a poem", "a novel", "rain"]
+
+
+async def test_a_form_of_answer_holds_in_the_other_pool():
+    """The agent there is told the form, and its value comes back as one."""
+
+    def answer(chat):
+        return json.dumps({"title": "Rain"})
+
+    form = {"type": "object", "properties": {"title": {"type": "string"}}, "required": ["title"]}
+    there = BareAgent("writer", llm=ScriptedLLM(answer))
+    async with open_pools() as (editors, writers), writers.node(there):
+        writer = PoolAgent("writer", pool=writers.pool)
+        pipeline = Pipeline("issue", steps=[PipelineStep("text", agent=writer, message="go", output=form)])
+        async with node(editors, pipeline):
+            assert (await pipeline.process()).data == {"title": "Rain"}
+
+
+async def test_budgets_are_exact_over_pools():
+    """What was granted and not taken comes back, whatever came of the task; another pool takes no more than it was granted."""
+    async with open_pools() as (editors, writers), writers.node(writing()):
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor) as runtime:
+            session = await editor.create_session("ada", limits=Limits(model_calls=9, tokens=100_000))
+            for _ in range(2):
+                await editor.run("a poem", session=session)
+            taken = await taken_of(runtime, session, "editor")
+            assert (taken.model_calls, taken.tool_calls) == (6, 2)
+            assert taken.tokens >= 24
+            await editor.run("a poem", session=session)
+            with pytest.raises(LimitReached):
+                await editor.run("a poem", session=session)
+            assert (await taken_of(runtime, session, "editor")).model_calls == 9
+
+
+async def test_no_more_than_was_granted_is_taken_there():
+    """The task fails there as one that reached a limit, and who asked hears which."""
+
+    def answer(chat):
+        last = said(chat)
+        count = 0 if not isinstance(last, ToolResult) else int(last.content)
+        return ToolCall("count", {"number": count + 1})
+
+    @tool
+    def count(number: int) -> int:
+        """Count."""
+        return number
+
+    greedy = BareAgent("writer", llm=ScriptedLLM(answer), tools=[count])
+    async with open_pools() as (editors, writers), writers.node(greedy):
+        writer = PoolAgent("writer", pool=writers.pool, limits=Limits(model_calls=3))
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor) as runtime:
+            session = await editor.create_session("ada", limits=Limits(model_calls=20))
+            text = (await editor.run("count", session=session)).text
+            assert "failed (limit)" in text
+            assert "3 model calls" in text
+            assert (await taken_of(runtime, session, "editor")).model_calls == 5
+
+
+async def test_who_has_nothing_left_asks_nobody():
+    """The task is refused before the other pool hears of it."""
+    calls = []
+    async with open_pools() as (editors, writers), writers.node(writing(calls=calls)):
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor):
+            session = await editor.create_session("ada", limits=Limits(model_calls=1))
+            with pytest.raises(LimitReached):
+                await editor.run("a poem", session=session)
+    assert calls == []
+
+
+async def test_a_task_is_stopped_from_above():
+    """An interruption, a closed session and a cancelled task end the session in the other pool, and what was not taken comes back."""
+    calls, never = [], trio.Event()
+    async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor) as runtime:
+            session = await editor.create_session("ada", limits=Limits(model_calls=100))
+            for number, stop in enumerate((session.interrupt, session.aclose), 1):
+                await session.chat("a poem")
+                await until(lambda count=number: len(calls) == count)
+                await stop()
+                await closed(there)
+            taken = await taken_of(runtime, session, "editor")
+            assert taken.model_calls == 4  # two of the editor, and two that were cut
+            session = await editor.create_session("ada")
+            task = await session.delegate(writer.name, "a novel")
+            await until(lambda: len(calls) == 3)
+            assert await session.cancel_task(task)
+            await closed(there)
+
+
+async def test_a_deadline_goes_over_to_the_other_pool():
+    """A task whose time is over ends there, and who asked hears that."""
+    never = trio.Event()
+    async with open_pools() as (editors, writers), writers.node(writing(wait=never)) as there:
+        writer = PoolAgent("writer", pool=writers.pool, deadline=1.0)
+        async with node(editors, writer):
+            with pytest.raises(RemoteError, match="within 1"):
+                await writer.run("a poem")
+            assert [each.state for each in await there.sessions(agent="writer")] == ["closed"]
+
+
+async def test_what_is_not_there_is_told_clearly():
+    """An agent that the pool does not host, a pool that nobody hosts, and a process without a broker."""
+    async with open_pools() as (editors, writers), writers.node(writing()):
+        painter = PoolAgent("painter", pool=writers.pool)
+        lost = PoolAgent("writer", pool="nobody-hosts-this", patience=0.5)
+        async with node(editors, painter, lost):
+            with pytest.raises(
+                RemoteError, match=r"no agent 'painter' runs in pool .*: its agents are 'writer'"
+            ):
+                await painter.run("a picture")
+            with pytest.raises(
+                NotRunning, match="no node of pool 'nobody-hosts-this' was ever at this broker"
+            ):
+                await lost.run("a poem")
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match="broker"):
+            await runtime.start(PoolAgent("writer", pool="writers"))
+
+
+async def test_agents_that_ask_each_other_in_a_circle_come_to_an_end():
+    """The levels of agents count over pools as in one process."""
+    async with open_pools() as (editors, writers):
+        to_editor = PoolAgent("editor", pool=editors.pool)
+        to_writer = PoolAgent("writer", pool=writers.pool)
+        writer = delegating("writer", [to_editor.as_tool()])
+        editor = delegating("editor", [to_writer.as_tool()], limits=Limits(depth=3))
+        async with writers.node(writer), node(editors, editor):
+            text = (await editor.run("a poem")).text
+            assert (text.count("editor got"), text.count("writer got")) == (2, 2)
+            assert "levels of agents" in text
+
+
+async def test_a_session_that_would_wait_for_itself_by_way_of_another_pool_is_told():
+    """Who asks whom goes along with each task."""
+    async with open_pools() as (editors, writers):
+        to_editor = PoolAgent("editor", pool=editors.pool)
+        to_writer = PoolAgent("writer", pool=writers.pool)
+        found = []
+
+        @tool
+        async def ask_first(task: str) -> str:
+            """Ask the session that began it all."""
+            session = await editor.open_session("first")
+            try:
+                return (await editor.run(task, session=session)).text
+            except WaitCycle as error:
+                found.append(error.path)
+                raise
+
+        writer = delegating("writer", [to_editor.as_tool()])
+
+        def answer(chat):
+            last = said(chat)
+            if isinstance(last, ToolResult):
+                return f"got {last.error or last.content}"
+            return ToolCall("writer" if last == "begin" else "ask_first", {"task": "go"})
+
+        editor = BareAgent("editor", llm=ScriptedLLM(answer), tools=[to_writer.as_tool(), ask_first])
+        async with writers.node(writer), node(editors, editor):
+            session = await editor.create_session("ada", session_id="first")
+            await editor.run("begin", session=session)
+            assert any("/first" in each for each in found[0])
+            assert len(found) == 1
+
+
+async def test_nobody_else_reaches_the_session_of_a_task():
+    """A task that names a session of somebody else is refused, and the session stays as it is."""
+    async with open_pools() as (editors, writers), writers.node(writing()) as there:
+        writer = PoolAgent("writer", pool=writers.pool)
+        async with node(editors, writer) as runtime:
+            async with writers.connect() as client:
+                await client.agent("writer").create_session("eve", session_id="hers")
+            mine = Message(session_id="x", sender=Sender("ada"), parts="read it")
+            task = PoolTask(session_id="hers", agent="writer", asker="p/a/s", owner="a@p", message=mine)
+            for verb in (
+                runtime.delegation.pools.cancel(writers.pool, task),
+                runtime.delegation.pools.ask(writers.pool, task, patience=5),
+            ):
+                assert "another session" in (await verb).refused
+            session = await there.agents.agent("writer").open_session("hers", owner="eve")
+            assert session.status == "idle"
