@@ -21,6 +21,7 @@ from actgent.messages import Message, Refuse, Reply, Text
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.turn import Turn
+from actgent.support.foreign import failure_of
 from actgent.tools.outputs.results import worded
 
 from .calls.approval_requests import Guarding
@@ -81,7 +82,8 @@ class Guards:
         for guard, with_session in self.inputs:
             try:
                 said = guard(message, context.face) if with_session else guard(message)
-            except Exception as error:
+            except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
+                error = failure_of(raised, "guard", name_of(guard))
                 raise HandlerFailed(name_of(guard), worded(error)) from error
             if isinstance(said, Refuse):
                 raise GuardRefused(name_of(guard), said.reason)

@@ -193,4 +193,10 @@ class Trees:
         for child in self._parentless.pop(parent.key, ()):
             if not child.closed:
                 child.tree.parent = parent
-                parent.add_child(child)
+                if child.face is not None or self._reload(child):
+                    parent.add_child(child)
+
+    def _reload(self, child: SessionContext) -> bool:
+        """Reload a session that was unloaded, as those with a parent stay in memory; False if nobody holds it."""
+        table = self._tables.get(child.agent)
+        return table is not None and table.reload_any(child.id) is child

@@ -1,5 +1,6 @@
 """Guards of messages, beside the model call, and of answers, before anybody hears of them."""
 
+import asyncio
 import threading
 
 import pytest
@@ -415,6 +416,19 @@ async def test_a_broken_guard_of_inputs_lets_nothing_in(said):
     async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
         agent.guard(lambda message: message.nothing, on="input")
         with pytest.raises(HandlerFailed, match="nothing"):
+            await agent.run("Hello")
+
+
+@pytest.mark.parametrize("raised", [SystemExit(2), asyncio.CancelledError(), GeneratorExit()])
+async def test_a_guard_of_inputs_ends_nothing(raised):
+    """What is no Exception, e.g. of argparse in it, is a failure of its call, and not of whoever sends the message."""
+
+    def leave(message):
+        raise raised
+
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        agent.guard(leave, on="input")
+        with pytest.raises(HandlerFailed, match=type(raised).__name__):
             await agent.run("Hello")
 
 

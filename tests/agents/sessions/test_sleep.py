@@ -108,6 +108,34 @@ async def test_sessions_of_a_tree_stay(agent):
     assert parent.children == (child,)
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_a_child_that_fell_asleep_before_its_parent_came_back_wakes_with_it(is_held, monkeypatch):
+    """After a restart, where somebody holds it; else it finds its parent when it is opened."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            parent = await agent.create_session("ada", session_id="parent")
+            await agent.create_session("ada", session_id="child", parent=parent)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            child = await agent.open_session("child")
+            for number in range(6):
+                await agent.create_session("ada", session_id=f"t{number}")
+            assert "child" not in agent._opener.running.sessions
+            if not is_held:
+                del child
+            parent = await agent.open_session("parent")
+            if not is_held:
+                assert parent.children == ()
+                child = await agent.open_session("child")
+            assert parent.children == (child,)
+            assert child.parent is parent
+            assert str(await agent.run("hi", session=child)) == "ok"
+            await parent.aclose()
+            assert child.status == "closed"
+
+
 async def test_a_session_that_falls_asleep_while_it_is_opened_is_opened(autojump_clock, monkeypatch):
     """Opening pauses, and in a crowd that is long enough to be let go of."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
