@@ -386,7 +386,7 @@ def test_kill_9_between_a_change_and_the_step_of_the_journal(kind, request, tmp_
         with subprocess.Popen([*command, "wait"], stdout=subprocess.PIPE) as life:
             assert life.stdout.readline() == b"written\n"
             os.kill(life.pid, signal.SIGKILL)
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.splitlines() == ["written", "So: 1 tasks", "task tea"]
     if kind == "postgres":
         _drop_data(journal)

@@ -99,16 +99,18 @@ INTERRUPTED = textwrap.dedent("""
     from actgent.journal.sqlite.file import SqliteFile
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
     how, url = sys.argv[1:]
-    end = SqliteFile.end
+    end, pressed = SqliteFile.end, threading.Event()
     def slow(self):
         threading.Thread(target=press, daemon=True).start()
-        time.sleep(1.0 if how == "slow" else 100)
+        pressed.wait()
+        time.sleep(0.5 if how == "slow" else 200)
         end(self)
     SqliteFile.end = slow
     def press():
-        for _ in range(3 if how == "hangs" else 1):
+        for _ in range(2 if how == "hangs" else 1):
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
+        pressed.set()
     async def main():
         async with open_runtime(journal=url) as runtime:
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))

@@ -78,11 +78,13 @@ CROWDED_LIFE = textwrap.dedent(
     from actgent import BareAgent, ScriptedLLM, open_runtime
 
     async def main(url, calls):
-        def answer(chat):
+        async def answer(chat):
             nonlocal calls
             calls -= 1
             if not calls:
                 print("so many", flush=True)
+            if calls <= 0:
+                await trio.sleep_forever()  # or all might be done before the kill comes
             return "done"
 
         async with open_runtime(journal=url) as runtime:
@@ -120,7 +122,7 @@ async def test_kills_in_the_middle_of_a_crowd_lose_and_repeat_nothing(tmp_path, 
         async with open_runtime(journal=url) as runtime:
             assert 0 < len(await runtime.journal.due("a")) < CROWD
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["done"], repeat=True)))
-            with trio.fail_after(30):
+            with trio.fail_after(300):
                 while await runtime.journal.due("a") or await runtime.journal.unfinished("a"):  # noqa: ASYNC110 - the journal tells nobody
                     await trio.sleep(0.05)
             for session_id in ids:

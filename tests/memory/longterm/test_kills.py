@@ -94,7 +94,7 @@ async def test_kills_while_conversations_are_remembered_summarized_and_read(tmp_
             told += life.stdout.readlines()
         confirmed |= {int(line) for line in told if line.endswith(b"\n")}
     last = max(confirmed) + 3  # the other session may have been one further
-    assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+    assert lives.run(command(last), stdout=subprocess.DEVNULL, timeout=600).returncode == 0
     async with Memories(f"sqlite:///{tmp_path}/memories.db") as memories:
         known = Counter(each.text for each in await memories.export("ada"))
     assert known == Counter(f"{what} #{number}" for what in ("heard", "read") for number in range(last))
