@@ -371,15 +371,22 @@ class Node:
     async def _turns_ended(self, do: Do) -> None:
         for each in self.ownership.turns_ended(do.partition, do.epoch):
             if each.verb == "give_back":
-                await self._give_back(each.partition)
+                await self._give_back(each)
             else:
                 self._act([each])
 
-    async def _give_back(self, partition: int) -> None:
-        try:
-            await self.journal.give_back([partition])
-        except (Fenced, JournalError) as error:
-            _log.warning("a partition was not given back: %s", Each(str(error)))
+    async def _give_back(self, do: Do) -> None:
+        """Let others have a partition; they get it when the database knows that nothing was left in the middle."""
+        while True:
+            try:
+                await self.journal.give_back([do.partition])
+                break
+            except Fenced:  # another node has it already
+                break
+            except JournalError as error:
+                _log.warning("a partition is not given back yet: %s", Each(str(error)))
+                await trio.sleep(AGAIN)
+        self._act(self.ownership.given_back(do.partition, do.epoch))
 
     def _is_of(self, partition: int, session_id: str) -> bool:
         return self.journal.partition_of(session_id) == partition

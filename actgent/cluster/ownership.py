@@ -32,7 +32,7 @@ class PartitionState(enum.Enum):
     OWNED = "owned"
     """Its sessions live here."""
     LEAVING = "leaving"
-    """Its turns may end; then another node gets it."""
+    """Its turns may end, and it is given back; then another node gets it."""
     DOUBTFUL = "doubtful"
     """Its sessions live here, and the broker is lost: who else may have it is not known."""
 
@@ -221,7 +221,13 @@ class Ownership:
         if known.state is not PartitionState.LEAVING or epoch != known.epoch:
             return []
         known.has_sessions = False
-        return [Do("give_back", partition, epoch), *self._give_up(partition)]
+        return [Do("give_back", partition, epoch)]
+
+    def given_back(self, partition: int, epoch: int) -> list[Do]:
+        """The database has a partition that was drained as nobody's: now it goes to the next node, and may be waited for again."""
+        known = self._partitions[partition]
+        is_leaving = known.state is PartitionState.LEAVING and epoch == known.epoch
+        return self._give_up(partition) if is_leaving else []
 
     def _cut(self, partition: int) -> list[Do]:
         known = self._partitions[partition]

@@ -94,6 +94,7 @@ class Node:
             self.world.clean[number] |= self.world.epoch[number] == do.epoch
             if self.world.recovered[number, do.epoch] and self.world.epoch[number] == do.epoch:
                 self.world.cut_off.discard(number)
+        self.say(self.ownership.given_back, number, do.epoch)
 
     # --- what happens ------------------------------------------------------------------
 
@@ -248,8 +249,11 @@ def test_a_partition_goes_from_one_node_to_the_next():
     assert mine.look(PLACES) == []
     assert mine.look(PLACES) == [Do("drain", 1, 1)]
     assert not mine.serves(1)
-    assert mine.turns_ended(1, 1) == [Do("give_back", 1, 1), Do("close_channel", 1)]
+    assert mine.turns_ended(1, 1) == [Do("give_back", 1, 1)]
+    assert mine.look(PLACES) == []  # the channel that is open is closed first
+    assert mine.given_back(1, 1) == [Do("close_channel", 1)]
     assert mine.look(PLACES) == [Do("subscribe", 1)]
+    assert mine.given_back(1, 1) == []
 
 
 def test_turns_go_on_while_the_broker_is_away():
@@ -286,7 +290,22 @@ def test_a_node_that_ends_lets_everything_go():
     mine.delivered(0)
     mine.taken(0, 1, was_clean=True)
     assert mine.leave_all() == [Do("drain", 0, 1), Do("close_channel", 1)]
-    assert mine.turns_ended(0, 1) == [Do("give_back", 0, 1), Do("close_channel", 0)]
+    assert mine.turns_ended(0, 1) == [Do("give_back", 0, 1)]
+    assert mine.state(0) is PartitionState.LEAVING
+    assert mine.given_back(0, 1) == [Do("close_channel", 0)]
+
+
+def test_who_lost_a_partition_while_it_was_given_back_waits_for_it_as_before():
+    """What is told of the end of an epoch afterwards closes nothing."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=True)
+    mine.leave_all()
+    mine.turns_ended(0, 1)
+    assert mine.fenced(0, 1) == [Do("close_channel", 0)]
+    assert mine.look(PLACES[:1]) == [Do("subscribe", 0)]
+    assert mine.given_back(0, 1) == []
 
 
 def test_few_partitions_move_at_a_time():

@@ -46,6 +46,21 @@ async def test_a_node_leaves_while_it_works(nodes):
     assert sum(nodes.calls.values()) <= 300 + 30
 
 
+async def test_of_three_nodes_one_leaves_and_one_is_killed(nodes):
+    """The last of them, and one that comes, go on with all of it."""
+    for name in "abc":
+        await nodes.start(name)
+    async with talking(nodes) as talks:
+        await talks.reach(75)
+        nodes.kill("c", signal.SIGTERM)
+        while "LEFT" not in nodes.said["c"]:  # noqa: ASYNC110 - a process tells it
+            await trio.sleep(0.05)
+        await talks.reach(150)
+        nodes.kill("b")
+        await nodes.start("d")
+    assert sum(nodes.calls.values()) <= 300 + 2 * 30
+
+
 async def test_queues_are_as_on_brokers_of_version_4(nodes):
     """Quorum queues have no priorities: the same scenario with them."""
     nodes.options = ("quorum",)
