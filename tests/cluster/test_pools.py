@@ -230,6 +230,27 @@ async def test_a_task_is_stopped_from_above():
             await closed(there)
 
 
+async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
+    """Its session is closed before it is opened; the other way round it ends, and both can be said again."""
+    calls = []
+    async with (
+        open_pools() as (editors, writers),
+        writers.node(writing(calls=calls)),
+        node(editors, PoolAgent("writer", pool=writers.pool)) as runtime,
+    ):
+        mine = Message(session_id="x", sender=Sender("ada"), parts="a poem")
+        given = {"agent": "writer", "asker": "p/a/s", "owner": "a@p", "message": mine}
+        late, early = [PoolTask(session_id=each, **given) for each in ("late", "early")]
+        links = runtime.delegation.pools
+        for _ in range(2):
+            assert (await links.cancel(writers.pool, late)).answered.failed == "stopped"
+            assert (await links.ask(writers.pool, late, patience=5)).answered.failed == "stopped"
+        for _ in range(2):
+            assert (await links.ask(writers.pool, early, patience=5)).answered.text == "written: a poem"
+            assert (await links.cancel(writers.pool, early)).answered.text == "written: a poem"
+    assert calls == ["a poem"]
+
+
 async def test_a_deadline_goes_over_to_the_other_pool():
     """A task whose time is over ends there, and who asked hears that."""
     never = trio.Event()

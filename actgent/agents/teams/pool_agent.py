@@ -148,6 +148,7 @@ class _Asking:
                 )
             if report.refused:  # then it is given up as one that fails otherwise
                 raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
+            turn.control.blame = "internal"
             known = await _settle(context, turn.message.id, order, report)
         if known["failed"] is not None:
             turn.control.blame = known["failed"]

@@ -1,0 +1,59 @@
+"""A node of one of two pools, as a process of its own that may be killed: `pool_life.py JOURNAL BROKER POOL OTHER NAME GATE`.
+
+Without OTHER its agent writes once the file GATE is there; else it gives what it is told to the writer of that pool. Each model
+call is said on stdout.
+"""
+
+import sys
+from pathlib import Path
+
+import trio
+
+from actgent import LLM, Answer, BareAgent, Limits, PoolAgent, Text, ToolCall, ToolResult, Usage, open_runtime
+
+
+def say(line):
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class Telling(LLM):
+    """Says what it is asked, and answers; a writer as soon as it may."""
+
+    name = "telling"
+
+    def __init__(self, who, gate):
+        self.who, self.gate = who, gate
+
+    async def complete(self, chat, on_text=None):
+        last = chat.messages[-1]
+        results = [part for part in last.parts if isinstance(part, ToolResult)]
+        said = "".join(part.text for part in last.parts if isinstance(part, Text))
+        say(f"CALL {self.who} {results[0].content if results else said}")
+        await trio.lowlevel.checkpoint()
+        if self.who == "writer":
+            while not self.gate.exists():  # noqa: ASYNC110 - another process makes it
+                await trio.sleep(0.02)
+            text = f"written: {said}"
+        elif results:
+            text = f"got {results[0].error or results[0].content}"
+        else:
+            return Answer(parts=(ToolCall("writer", {"task": said}),), stop="tool_calls", usage=Usage())
+        return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
+
+
+async def main():
+    journal, broker, pool, other, name, gate = sys.argv[1:7]
+    if other:
+        tools = [PoolAgent("writer", pool=other, limits=Limits(model_calls=4)).as_tool()]
+        agent = BareAgent("editor", llm=Telling("editor", Path(gate)), tools=tools)
+    else:
+        agent = BareAgent("writer", llm=Telling("writer", Path(gate)))
+    async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
+        await runtime.start(agent)
+        say("READY")
+        await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,240 @@
+"""Nodes of two pools that are killed while one asks the other: each task is answered once, and no budget is passed."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import psycopg
+import pytest
+import trio
+
+from actgent import Limits
+from actgent.control.budget import spent_in
+from actgent.journal.listing import SessionFilter
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Spent
+from tests.clusters import Cluster, open_cluster, remove
+
+LIFE = Path(__file__).with_name("pool_life.py")
+PATIENCE = 120
+"""Seconds for which clients try again."""
+NAMES = tuple(f"s{number}" for number in range(8))
+
+
+class Pools:
+    """Nodes of two pools in processes of their own."""
+
+    def __init__(self, lives, editors, writers, nursery, gate):
+        self.editors, self.writers = editors, writers
+        self._lives, self._nursery = lives, nursery
+        self._running, self._gate = {}, gate
+        self.calls = Counter()
+        """What models were asked, by who was asked, and how often."""
+
+    async def start(self, cluster, name):
+        """Start a node, and wait until its agent runs."""
+        other = self.writers.pool if cluster is self.editors else ""
+        command = [
+            sys.executable,
+            LIFE,
+            cluster.journal,
+            cluster.broker,
+            cluster.pool,
+            other,
+            name,
+            self._gate,
+        ]
+        life = self._running[name] = self._lives.popen(command, stdout=subprocess.PIPE)
+        await self._nursery.start(self._listen, life)
+
+    async def _listen(self, life, *, task_status):
+        rest = b""
+        async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
+            async for data in stream:
+                *lines, rest = (rest + data).split(b"\n")
+                for line in map(bytes.decode, lines):
+                    word, _, what = line.partition(" ")
+                    if word == "CALL":
+                        self.calls[what] += 1
+                    elif word == "READY":
+                        task_status.started()
+
+    def kill(self, name):
+        self._running[name].send_signal(signal.SIGKILL)
+
+    def end(self):
+        for life in self._running.values():
+            life.kill()
+            life.wait()
+            life.stdout.close()
+
+    def open_gate(self):
+        """Let writers answer."""
+        self._gate.touch()
+
+    def count(self, name):
+        """How many model calls were made for a session."""
+        return sum(count for what, count in self.calls.items() if what.rpartition(" ")[2] == name)
+
+    async def called_again(self):
+        """Wait until a node has asked again for what the one before was killed with."""
+        while sum(self.calls.values()) <= 2 * len(NAMES):  # noqa: ASYNC110 - a process tells it
+            await trio.sleep(0.01)
+
+    async def called(self, *whats):
+        """Wait until models were asked these."""
+        while not all(self.calls[what] for what in whats):  # noqa: ASYNC110 - processes tell it
+            await trio.sleep(0.01)
+
+
+@pytest.fixture
+async def pools(lives, tmp_path):
+    """Two nodes of each of two pools."""
+    async with open_cluster() as editors, trio.open_nursery() as nursery:
+        writers = Cluster(f"{editors.pool}-w", editors.journal)
+        started = Pools(lives, editors, writers, nursery, tmp_path / "gate")
+        try:
+            async with trio.open_nursery() as starting:
+                for cluster, name in ((editors, "e1"), (editors, "e2"), (writers, "w1"), (writers, "w2")):
+                    starting.start_soon(started.start, cluster, name)
+            with trio.fail_after(PATIENCE):
+                while not await trio.to_thread.run_sync(are_settled, editors, writers):  # noqa: ASYNC110 - a table tells it
+                    await trio.sleep(0.1)
+            yield started
+        finally:
+            started.end()
+            with trio.CancelScope(shield=True):
+                await remove(writers.pool)
+            nursery.cancel_scope.cancel()
+
+
+def are_settled(*clusters):
+    """Whether each of two nodes of each pool has half of its partitions, so that nothing moves any more."""
+    address, _, schema = clusters[0].journal.partition("?schema=")
+    with psycopg.connect(address) as database:
+        rows = database.execute(
+            f"SELECT pool, count(*) FROM {schema}.partitions WHERE NOT clean GROUP BY pool, owner"
+        ).fetchall()
+    return sorted(rows) == sorted((each.pool, 32) for each in clusters for _ in range(2))
+
+
+async def paid(cluster, session_id):
+    """How many model calls the journal says that the own budget of an editor's session has paid."""
+    async with open_journal(cluster.journal, read_only=True) as journal:
+        records = await journal.load(session_id, agent="editor")
+    return spent_in([each for each in records if isinstance(each, Spent) and not each.turn]).model_calls
+
+
+async def wait_closed(cluster):
+    """Wait until no writer works on a task."""
+    is_open = True
+    while is_open:
+        await trio.sleep(0.05)
+        async with open_journal(cluster.journal, read_only=True) as journal:
+            found = await journal.page(SessionFilter(agent="writer"))
+        is_open = any(not each.closed for each in found)
+
+
+@attrs.define(eq=False)
+class Talks:
+    """Sessions that have each said one thing to an editor."""
+
+    sessions: dict
+    heard: dict
+    over: dict
+
+    async def wait_over(self):
+        for each in self.over.values():
+            await each.wait()
+
+
+@asynccontextmanager
+async def talking(pools, nursery):
+    """A client with sessions whose editors have asked the other pool; each may make nine model calls."""
+    async with pools.editors.connect(patience=PATIENCE) as client:
+        talks = Talks({}, {}, {})
+        for name in NAMES:
+            session = await client.agent("editor").create_session("ada", limits=Limits(model_calls=9))
+            talks.sessions[name], heard, over = session, [], trio.Event()
+            talks.heard[name], talks.over[name] = heard, over
+            session.on_conversation(partial(_hear, heard, over))
+            session.on_exception(partial(_hear_failure, heard, over))
+            nursery.start_soon(session.chat, name)
+        yield talks
+
+
+def _hear(heard, over, reply):
+    heard.append(reply.text)
+    over.set()
+
+
+def _hear_failure(heard, over, failure):
+    heard.append(failure.kind)
+    over.set()
+
+
+async def test_a_node_that_asked_is_killed_while_another_pool_works(pools):
+    """Another one asks for the same: the writer is not asked twice, each is answered once, and what was left over comes back."""
+    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+        with trio.fail_after(2 * PATIENCE):
+            await pools.called(*(f"writer {name}" for name in NAMES))
+            pools.kill("e1")
+            pools.open_gate()
+            await talks.wait_over()
+        assert talks.heard == {name: [f"got written: {name}"] for name in NAMES}
+        for name in NAMES:
+            assert pools.calls[f"writer {name}"] == 1
+            assert await paid(pools.editors, talks.sessions[name].id) == pools.count(name) == 3
+
+
+async def test_a_node_that_answers_is_killed_while_it_works(pools):
+    """Another one goes on: each is answered once, and each model call that was made is paid once."""
+    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+        with trio.fail_after(2 * PATIENCE):
+            await pools.called(*(f"writer {name}" for name in NAMES))
+            pools.kill("w1")
+            await pools.called_again()
+            pools.open_gate()
+            await talks.wait_over()
+        assert talks.heard == {name: [f"got written: {name}"] for name in NAMES}
+        for name in NAMES:
+            assert await paid(pools.editors, talks.sessions[name].id) == pools.count(name) <= 4
+
+
+async def test_what_is_stopped_after_a_kill_is_stopped_in_the_other_pool(pools):
+    """Sessions that are interrupted at their next node, and some whose cancel finds no node of the other pool at first."""
+    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+        with trio.fail_after(2 * PATIENCE):
+            await pools.called(*(f"writer {name}" for name in NAMES))
+            pools.kill("e1")
+            pools.kill("w1")
+            for session in talks.sessions.values():
+                await session.interrupt()
+            await talks.wait_over()
+            await wait_closed(pools.writers)
+        assert talks.heard == {name: ["interrupted"] for name in NAMES}
+        assert not any("editor written" in each for each in pools.calls)
+
+
+async def test_nodes_of_both_pools_are_killed_again_and_again(pools):
+    """At whatever moments: each is answered once, the writer's answer is one and the same, and no budget is passed."""
+    pools.open_gate()
+    async with trio.open_nursery() as nursery, talking(pools, nursery) as talks:
+        with trio.fail_after(3 * PATIENCE):
+            for number, (victim, cluster) in enumerate(
+                (("e1", pools.editors), ("w1", pools.writers), ("e2", pools.editors), ("w2", pools.writers))
+            ):
+                while sum(pools.calls.values()) < 2 + 3 * number:  # noqa: ASYNC110 - processes tell it
+                    await trio.sleep(0.001)
+                pools.kill(victim)
+                await pools.start(cluster, f"{victim}-next")
+            await talks.wait_over()
+        assert talks.heard == {name: [f"got written: {name}"] for name in NAMES}
+        for name in NAMES:
+            assert pools.count(name) <= await paid(pools.editors, talks.sessions[name].id) <= 9
