@@ -8,7 +8,7 @@ from contextlib import (
 )
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
@@ -23,6 +23,7 @@ from actgent.errors import (
     ApprovalNotFound,
     ConfigurationError,
     DeadlineExceeded,
+    Fenced,
     NotRunning,
     UsageError,
 )
@@ -51,6 +52,7 @@ from actgent.sessions.handlers import Handler, check_called
 from actgent.sessions.history import Former
 from actgent.sessions.incoming import Content, check_rule, sayable_parts
 from actgent.sessions.turn import Turn
+from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
 from actgent.support.deprecations import warn_deprecated
@@ -78,6 +80,7 @@ from .model_tools.lasting import lasting_of
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
 from .runs.answers import answer_to, resume
 from .runs.call_options import RunDefaults
+from .runs.elsewhere import agent_elsewhere, moved_of, run_elsewhere, stream_elsewhere
 from .runs.enhancing import Enhanced, enhance
 from .runs.question import Question
 from .runs.streams import STREAM_CAPACITY, read_along, read_suspended
@@ -367,18 +370,32 @@ class Agent(Generic[DataT_co, DepsT]):
         if enhance_prompt and description:
             instruction = enhance_prompt if isinstance(enhance_prompt, str) else None
             first = await self._enhanced(opener, description, instruction, owner)
-        context = await opener.create(
-            owner,
-            description if first is None else first.parts,
-            session_id=session_id,
-            parent=None if parent is None else _below(parent),
-            system=self._defaults.layered(prompt),
-            limits=limits,
-            on_busy=on_busy,
-            deps=self._defaults.checked(deps),
-            history=history,
-            metadata=None if first is None else first.metadata,
-        )
+        try:
+            context = await opener.create(
+                owner,
+                description if first is None else first.parts,
+                session_id=session_id,
+                parent=None if parent is None else _below(parent),
+                system=self._defaults.layered(prompt),
+                limits=limits,
+                on_busy=on_busy,
+                deps=self._defaults.checked(deps),
+                history=history,
+                metadata=None if first is None else first.metadata,
+            )
+        except Fenced as moved:
+            stays = {
+                "parent": parent,
+                "prompt": prompt,
+                "deps": deps,
+                "history": history,
+                "enhance_prompt": first,
+            }
+            remote = agent_elsewhere(opener, moved, **stays)
+            made: Session[DataT_co] = await remote.create_session(
+                owner, description, session_id=session_id, on_busy=on_busy, limits=limits
+            )
+            return made
         if first is not None:
             context.conversation.add_child_usage(first.usage)
         return face_of(context)
@@ -409,7 +426,12 @@ class Agent(Generic[DataT_co, DepsT]):
             DepsMissing: it was left out after a restart, since its tools need deps: pass them here, and it goes on.
         """
         opener = await self._await_opener()
-        context = await opener.open(session_id, owner=owner, deps=self._defaults.checked(deps))
+        try:
+            context = await opener.open(session_id, owner=owner, deps=self._defaults.checked(deps))
+        except Fenced as moved:
+            remote = agent_elsewhere(opener, moved, deps=deps)
+            there: Session[DataT_co] = await remote.open_session(session_id, owner=owner)
+            return there
         return _with_deps(context, deps)
 
     async def ensure_session(
@@ -435,16 +457,24 @@ class Agent(Generic[DataT_co, DepsT]):
             SessionClosed: it was closed.
         """
         opener, given = await self._await_opener(), self._defaults.checked(deps)
-        context = await opener.ensure(
-            owner,
-            session_id,
-            parent=_below(parent),
-            system=self._defaults.layered(prompt),
-            on_busy=on_busy,
-            limits=limits,
-            deps=given,
-            history=history,
-        )
+        try:
+            context = await opener.ensure(
+                owner,
+                session_id,
+                parent=_below(parent),
+                system=self._defaults.layered(prompt),
+                on_busy=on_busy,
+                limits=limits,
+                deps=given,
+                history=history,
+            )
+        except Fenced as moved:
+            stays = {"parent": parent, "prompt": prompt, "deps": deps, "history": history}
+            remote = agent_elsewhere(opener, moved, **stays)
+            there: Session[DataT_co] = await remote.ensure_session(
+                owner, session_id, on_busy=on_busy, limits=limits
+            )
+            return there
         return _with_deps(context, deps)
 
     async def receive(self, message: Message, *, enqueue_timeout: float = 30) -> str:
@@ -464,8 +494,11 @@ class Agent(Generic[DataT_co, DepsT]):
         sayable_parts(message.parts)
         check_seconds("enqueue_timeout", enqueue_timeout)
         opener = await self._await_opener()
-        context = await opener.open(message.session_id)
-        await opener.intake.accept(context, attrs.evolve(message, deadline=enqueue_timeout), once=True)
+        try:
+            context = await opener.open(message.session_id)
+            await opener.intake.accept(context, attrs.evolve(message, deadline=enqueue_timeout), once=True)
+        except Fenced as moved:
+            await agent_elsewhere(opener, moved).receive(message, enqueue_timeout=enqueue_timeout)
         return message.id
 
     async def open_toolsets(self, runtime: Runtime) -> None:
@@ -631,10 +664,16 @@ class Agent(Generic[DataT_co, DepsT]):
         )
         said = Question(content, session, sender, priority, message_id, timeout, metadata)
         if timeout is None:
-            return await answer_to(await self._await_opener(), said, options)
+            try:
+                return await answer_to(await self._await_opener(), said, options)
+            except Fenced as moved:
+                return await run_elsewhere(self._require_opener(), said, moved, self._own(options))
         check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
-            return await answer_to(await self._await_opener(), said, options)
+            try:
+                return await answer_to(await self._await_opener(), said, options)
+            except Fenced as moved:
+                return await run_elsewhere(self._require_opener(), said, moved, self._own(options))
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
 
     @overload
@@ -732,8 +771,24 @@ class Agent(Generic[DataT_co, DepsT]):
         said = Question(content, session, sender, priority, message_id, timeout, metadata)
         reader = TurnReader[Delivery](STREAM_CAPACITY)
         future = TurnStream(options, reader=reader)
-        async with read_along(await self._await_opener(), said, future, reader):
-            yield reader
+        has_begun = False
+        try:
+            async with read_along(await self._await_opener(), said, future, reader):
+                has_begun = True
+                yield reader
+                return
+        except Fenced as moved:
+            if has_begun:
+                raise
+            remote = stream_elsewhere(self._require_opener(), said, moved, self._own(options))
+        async with remote as deliveries:
+            yield deliveries
+
+    def _own(self, options: CallOptions) -> list[str]:
+        """Name what of these options was given for one run alone."""
+        plain = self._defaults.options
+        names = (field.name for field in attrs.fields(CallOptions))
+        return [name for name in names if getattr(options, name) is not getattr(plain, name)]
 
     # --- people ------------------------------------------------------------------------------
 
@@ -759,7 +814,12 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if not decisions:
             raise ConfigurationError("decisions= is a mapping of approval ids to decisions, and not empty")
-        session = await self._session_of(next(iter(decisions)))
+        session: object = await self._session_of(next(iter(decisions)))
+        if not isinstance(session, Session):
+            opener = self._require_opener()
+            remote = agent_elsewhere(opener, moved_of(opener, session))
+            reply: Reply[DataT_co] = await remote.resume(decisions, by=by)
+            return reply
         return await resume(session, self._defaults.options, decisions, by=by)
 
     @async_block()
@@ -774,9 +834,13 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             NotSuspended: no turn of the session waits for a person.
         """
-        running = self._require_opener().running
+        opener, known = self._require_opener(), cast("object", session)
+        if not isinstance(known, Session):
+            async with agent_elsewhere(opener, moved_of(opener, known)).follow(known) as deliveries:
+                yield deliveries
+            return
         context = context_of(session)
-        running.sessions.check_member(context)
+        opener.running.sessions.check_member(context)
         reader = TurnReader[Delivery[DataT_co]](STREAM_CAPACITY)
         future = TurnStream(self._defaults.options, reader=reader)
         async with read_suspended(context, future, reader):

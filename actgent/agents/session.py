@@ -1,7 +1,7 @@
 """`Session`, the public handle to a conversation."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
@@ -14,7 +14,7 @@ from actgent.control.budget import Budget
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
-from actgent.errors import ConfigurationError, UsageError
+from actgent.errors import ConfigurationError, SessionMoved, UsageError
 from actgent.journal.listing import SessionKey
 from actgent.messages import (
     CallProgress,
@@ -51,6 +51,7 @@ from actgent.runtime.following import (
 )
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
+from actgent.runtime.sessions.leaving import Elsewhere
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -92,6 +93,8 @@ class SessionServices:
     """The agent's deps for all of its sessions."""
     database: Database | None = None
     """The agent's tables."""
+    elsewhere: Elsewhere | None = None
+    """The way to sessions that have moved to other processes."""
 
 
 @for_sessions
@@ -348,7 +351,17 @@ class Session(Generic[DataT_co]):
             on_busy=on_busy,
             metadata=metadata,
         )
-        await self._services.intake.accept(context, message, once=message_id is not None)
+        try:
+            await self._services.intake.accept(context, message, once=message_id is not None)
+        except SessionMoved as moved:
+            await self._elsewhere(moved, sender=sender).chat(
+                message.parts,
+                priority=message.priority,
+                message_id=message.id,
+                enqueue_timeout=enqueue_timeout,
+                on_busy=on_busy,
+                metadata=metadata,
+            )
         return message.id
 
     def create_message(
@@ -406,10 +419,14 @@ class Session(Generic[DataT_co]):
         or when it comes; nothing happens if it has ended. Returns when the turn has ended.
         """
         self._agent.check_loop("session.interrupt()")
-        if message_id is not None:
-            await self._agent.lifecycle.interrupt_message(self._context, message_id, reason)
-        else:
-            await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
+        try:
+            if message_id is not None:
+                await self._agent.lifecycle.interrupt_message(self._context, message_id, reason)
+            else:
+                await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
+        except SessionMoved as moved:
+            remote = self._elsewhere(moved)
+            await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
 
     async def schedule(
         self,
@@ -437,15 +454,24 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.schedule()")
         check_id("key", key)
-        return await schedule_in(
-            self, description, after=after, at=at, cron=cron, zone=zone, key=key, priority=priority
-        )
+        times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone, "priority": priority}
+        try:
+            return await schedule_in(self, description, key=key, **times)
+        except SessionMoved as moved:
+            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times)
+            return made
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
         self._agent.check_loop("session.unschedule()")
-        with self._agent.lifecycle.kept(self._context):
-            return await unset_schedule(self._context, schedule_id)
+        context = self._context
+        with suppress(SessionMoved):
+            if not context.has_moved:
+                with self._agent.lifecycle.kept(context):
+                    return await unset_schedule(context, schedule_id)
+        remote = self._elsewhere(SessionMoved(self.agent_name, self.id))
+        was_set: bool = await remote.unschedule(schedule_id)
+        return was_set
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -464,7 +490,10 @@ class Session(Generic[DataT_co]):
             WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
         """
         self._agent.check_loop("session.wait_idle()")
-        await self._agent.lifecycle.wait_idle(self._context)
+        try:
+            await self._agent.lifecycle.wait_idle(self._context)
+        except SessionMoved as moved:
+            await self._elsewhere(moved).wait_idle()
 
     async def delegate(
         self,
@@ -554,7 +583,10 @@ class Session(Generic[DataT_co]):
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
         self._agent.check_loop("session.aclose()")
-        await self._agent.lifecycle.close(self._context)
+        try:
+            await self._agent.lifecycle.close(self._context)
+        except SessionMoved as moved:
+            await self._elsewhere(moved).aclose()
 
     # --- what people decide ----------------------------------------------------------------
 
@@ -578,13 +610,27 @@ class Session(Generic[DataT_co]):
             SessionClosed, NotRunning: nothing is left to resume the turn.
         """
         self._agent.check_loop("session.answer()")
-        context = session_holding(self._context, approval)
-        await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
+        try:
+            context = session_holding(self._context, approval)
+            await decide(services_of(face_of(context)).running, context, approval, decision, by=by)
+        except SessionMoved as moved:
+            await self._elsewhere(moved).answer(approval, decision, by=by)
 
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
         return open_approvals(self._context)
+
+    def _elsewhere(self, moved: SessionMoved, **given: object) -> Any:
+        """The same session where it lives now, with the names of this class.
+
+        Raises:
+            SessionMoved: there is no way to it, or what was given stays in its process.
+        """
+        known = self._services.elsewhere
+        if known is None or any(each is not None for each in given.values()):
+            raise moved
+        return known.session(self.agent_name, self.id, owner=self.owner.name)
 
     # --- its mode ------------------------------------------------------------------------
 

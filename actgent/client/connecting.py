@@ -90,6 +90,11 @@ class Client(RemoteInsight):
         await self._link.calls.call(request, done_by=("not-found",))
 
 
+def link_of(client: Client) -> ServerLink:
+    """What the sessions of a client work with."""
+    return client._link  # noqa: SLF001 - it is this module that makes clients
+
+
 @async_block()
 async def open_client(transport: Transport, *, patience: float = PATIENCE) -> AsyncGenerator[Client, None]:
     """An `async with` block with a `Client` over a transport, which is closed with it; see `connect`.

@@ -346,7 +346,9 @@ class RemoteSession:
     async def answer(
         self, approval: Approval | str, decision: Decision, *, by: Sender | str | None = None
     ) -> None:
-        """Decide over a tool call that waits; durable on return. Who decides is the token's owner, whatever `by` says.
+        """Decide over a tool call that waits; durable on return.
+
+        Who decides is the token's owner, whatever `by` says; over a broker it is `by`.
 
         Raises:
             NotSuspended, ApprovalNotFound, ApprovalMismatch, AlreadyDecided, InvalidArguments: see `Session.answer`.
@@ -357,6 +359,8 @@ class RemoteSession:
         if not session_of(approval_id):
             raise ApprovalNotFound(approval_id, self.id)
         request = self.request("post_decision", part=approval_id, body=decided(decision))
+        if by is not None:
+            request = attrs.evolve(request, owner=by.name if isinstance(by, Sender) else by)
         await self.calls.call(request, done_by=("already-decided",))
 
     async def approvals(self) -> tuple[Approval, ...]:

@@ -70,6 +70,8 @@ class RemoteRequest:
     """By which a server knows a repetition, where the body has no id; empty: there is none."""
     wait: float = 0
     """Seconds for which the server may hold the answer back until there is more to say."""
+    owner: str = ""
+    """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
 
 
 @attrs.frozen(kw_only=True)

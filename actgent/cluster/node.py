@@ -44,6 +44,7 @@ from .queues import (
 )
 from .requests import Requests, send_back
 from .tokens import Tokens
+from .transport import BrokerTransport
 from .wire import (
     USER,
     Beacon,
@@ -104,6 +105,8 @@ class Node:
         self._quarantine = Quarantine(journal, link)
         self._to_take = Batches[int]()
         self._to_recover = Batches[Do]()
+        self.transport = BrokerTransport(link, name="", pool=pool, owner="user")
+        """The way to sessions that live at other nodes, over the same connection."""
 
     def __repr__(self) -> str:
         return f"<Node {self.name}, {len(self.serving)} partitions>"
@@ -159,6 +162,7 @@ class Node:
     async def _build(self, connection: Connection) -> None:
         """Set up what all nodes need; declared again, a queue stays what it is."""
         self._version = connection.agreed.version
+        await self.transport.build(connection, self.nursery)
         channel = await connection.open_channel(prefetch=PREFETCH)
         for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
             await channel.declare_exchange(exchange, "fanout")

@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actgent.client.connecting import Client, open_client
+from actgent.client.connecting import Client, link_of, open_client
+from actgent.client.hearing import ServerLink
+from actgent.client.session import RemoteSession
 from actgent.journal.postgres.partitioned import PartitionedJournal
 from actgent.llm.governor import ShareLender
 from actgent.runtime.delegation.pools import PoolTasks
@@ -19,10 +21,29 @@ from .link import BrokerLink
 from .node import Node, node_name
 from .pools import PoolApplication, PoolLinks
 from .queues import check_queue_part
-from .transport import open_broker_transport
+from .transport import BrokerTransport, open_broker_transport
 
 PARTITIONS = 64
 """Of a new cluster."""
+
+
+class NodeClient(Client):
+    """A node's own way to sessions that live at other nodes."""
+
+    way: BrokerTransport
+    """What hands on requests of a gateway."""
+
+    def __init__(self, link: ServerLink, way: BrokerTransport) -> None:
+        super().__init__(link)
+        self.way = way
+
+    def session(self, agent: str, session_id: str, *, owner: str) -> RemoteSession:
+        """A session that is known to be there; its handlers hear what comes from now on."""
+        return RemoteSession(self._link, agent=agent, session_id=session_id, owner=owner)
+
+    def id_of(self, session: object) -> str | None:
+        """The id of a session of this way or another one; None for what is none."""
+        return session.id if isinstance(session, RemoteSession) else None
 
 
 class Member:
@@ -49,7 +70,9 @@ class Member:
         async with (
             open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
             self.lender.running(),
+            open_client(node.transport) as client,
         ):
+            runtime.elsewhere = NodeClient(link_of(client), node.transport)
             tasks = PoolTasks(runtime.agents, node.pool)
             application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
             await node.run(runtime, application, task_status=task_status)

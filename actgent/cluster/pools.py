@@ -150,7 +150,7 @@ class PoolApplication(WiredApplication):
             await super().answer(request, tell, gone)
             return
         status, data = await self._report(request)
-        await tell(status, data, True)  # noqa: FBT003 - as `Tell` has it
+        await tell(status, data, True, {})  # noqa: FBT003 - as `Tell` has it
 
     async def _report(self, request: WiredRequest) -> tuple[int, bytes]:
         try:

@@ -5,9 +5,10 @@ acknowledged when its answer is on its way: by then the journal has it, and a no
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from urllib.parse import unquote
 
 import attrs
@@ -31,6 +32,7 @@ MOST = 16
 """Requests of one session that may wait for their answers; the next one hears `busy`, and comes again."""
 _UNBOUNDED = ("interrupt", "close", "decision")
 """What ends something, or lets it go on, which all others may wait for."""
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _log = logger_of(__name__)
 Starter = Callable[..., object]
 """Starts a task, as `nursery.start_soon`."""
@@ -157,7 +159,14 @@ class Requests:
         else:
             work.delivery.acknowledge()
 
-    async def _tell(self, work: _Work, status: int, data: bytes, is_last: bool) -> None:  # noqa: FBT001 - as `Tell`
+    async def _tell(
+        self,
+        work: _Work,
+        status: int,
+        data: bytes,
+        is_last: bool,  # noqa: FBT001 - as `Tell`
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
         if work.number == 0 and is_last and has_moved(status, data):
             work.has_moved = True
             return
@@ -167,6 +176,7 @@ class Requests:
             status=status,
             data=data,
             is_last=is_last,
+            headers=NO_HEADERS if work.number else headers,
             is_repeated=work.delivery.redelivered,
         )
         work.number += 1

@@ -27,6 +27,7 @@ from actgent.errors import ActgentError, BrokerLost, WireError
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
 from actgent.messages import new_secret
 from actgent.support.logs import Each, logger_of
+from actgent.web.relay import RelayedAnswer
 
 from .amqp import ChannelClosed, Connection, Consumer, ConsumerCancelled, NotConfirmed, Unroutable
 from .link import BrokerLink
@@ -179,6 +180,7 @@ class BrokerTransport(Transport):
             except Refused as refused:
                 if refused.kind != "inbox-full" or trio.current_time() >= over:
                     raise
+            await trio.lowlevel.checkpoint()
 
     async def _call(self, request: RemoteRequest) -> Any:
         with self._conversation() as (known, pieces):
@@ -198,6 +200,25 @@ class BrokerTransport(Transport):
             if first.status >= _FIRST_ERROR:
                 raise refused(first.status, first.data)
             yield None if first.status == NO_CONTENT else self._events(known, pieces, first)
+
+    @asynccontextmanager
+    async def relay(
+        self, form: HTTPForm, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
+    ) -> AsyncGenerator[RelayedAnswer, None]:
+        """Ask once as somebody has asked us over HTTP; see `actgent.web.relay`.
+
+        Raises:
+            ConnectionLost: there is no answer, or no more of it, also while it is read.
+        """
+        with self._conversation() as (known, pieces):
+            await self._send_form(known, form, session_id, owner, scopes, seconds=ANSWER + seconds)
+            first = await self._next(known, pieces, ANSWER + seconds)
+            yield RelayedAnswer(
+                status=first.status,
+                headers=first.headers,
+                is_repeated=first.is_repeated,
+                pieces=self._data(known, pieces, first),
+            )
 
     @asynccontextmanager
     async def download(self, request: RemoteRequest) -> AsyncGenerator[AsyncGenerator[bytes, None], None]:
@@ -265,6 +286,19 @@ class BrokerTransport(Transport):
                 self._drop(known)
 
     async def _ask(self, known: _Conversation, form: HTTPForm, request: RemoteRequest) -> None:
+        owner, seconds = request.owner or self._owner, ANSWER + request.wait
+        await self._send_form(known, form, _place_of(request), owner, ("admin",), seconds=seconds)
+
+    async def _send_form(
+        self,
+        known: _Conversation,
+        form: HTTPForm,
+        session_id: str,
+        owner: str,
+        scopes: tuple[str, ...],
+        *,
+        seconds: float,
+    ) -> None:
         known.is_read = form.verb == "GET"
         asked = WireRequest(
             id=known.id,
@@ -273,13 +307,13 @@ class BrokerTransport(Transport):
             query=form.query,
             headers=form.headers,
             body=form.body or b"",
-            owner=self._owner,
+            owner=owner,
+            scopes=scopes,
         )
-        session_id = session_of(request.part) if request.operation == "post_decision" else request.session_id
         if session_id:
             layout = await self._find_layout()
             known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
-        await self._send(known, asked, USER, seconds=ANSWER + request.wait)
+        await self._send(known, asked, USER, seconds=seconds)
 
     async def _find_layout(self) -> Layout:
         if self._layout is None:
@@ -346,6 +380,15 @@ def _of_cluster(request: RemoteRequest) -> RemoteRequest:
     if request.operation == "post_session":
         return attrs.evolve(request, operation="put_session", session_id=request.key or new_secret(), key="")
     return attrs.evolve(request, wait=0) if request.operation == "say" else request
+
+
+def _place_of(request: RemoteRequest) -> str:
+    """The session whose owner answers a request; empty where any node does."""
+    if request.operation == "post_decision":
+        return session_of(request.part)
+    if request.operation == "post_fork":  # it writes the copy alone
+        return str((request.body or {}).get("session_id") or request.session_id)
+    return request.session_id
 
 
 def _room_of(request: RemoteRequest) -> float:

@@ -73,6 +73,8 @@ class AnswerPiece:
     """As HTTP has it; 0: the answer is cut off here, and is to be asked for again."""
     data: bytes = b""
     is_last: bool = False
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    """Of the answer, with its first piece; only where the request wants them, as older releases do not know them."""
     is_repeated: bool = False
     """True: the request may have had its effect before, at a node that has gone."""
 

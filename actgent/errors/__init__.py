@@ -475,6 +475,8 @@ class SessionMoved(Fenced):
         """Whose session it is."""
         self.session_id = session_id
         """The session; `open_session` where it lives now finds it."""
+        self.message_id = ""
+        """The message that was on its way, by the id under which it can be said again; empty where none was."""
         super().__init__(
             f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: open it there, and say "
             "again what was not answered, under the same message_id"

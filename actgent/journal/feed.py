@@ -6,7 +6,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from actgent.errors import FeedLagged
+from actgent.errors import ActgentError, FeedLagged
 
 from .listing import SessionKey
 from .records import Record
@@ -71,6 +71,8 @@ class Backlog:
         self.readers: list[FeedReader] = []
         self.parked = trio.lowlevel.ParkingLot()
         self.has_ended = False
+        self.error: ActgentError | None = None
+        """Why nothing comes any more, where that is no end."""
         self.capacity = 0
         """Steps that it keeps: as many as any reader wanted."""
         self.end = 0
@@ -107,9 +109,9 @@ class Backlog:
     def _drop(self) -> None:
         self._size -= _size_of(self._items.popleft())
 
-    def finish(self) -> None:
-        """Nothing comes any more."""
-        self.has_ended = True
+    def finish(self, error: ActgentError | None = None) -> None:
+        """Nothing comes any more; readers hear the error, if there is one, behind what was put."""
+        self.has_ended, self.error = True, error
         self.parked.unpark_all()
 
 
@@ -139,6 +141,7 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         Raises:
             FeedLagged: steps were lost, since more waited than there is room for; the journal has them.
             JournalError: a result that an earlier step has cannot be read for this one.
+            Fenced: another process writes the session by now, and tells what comes; all was read that was written here.
             trio.EndOfChannel: the journal's block is being left, and all was read.
             trio.ClosedResourceError: the reader was closed.
         """
@@ -155,6 +158,8 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
     def _check_open(self) -> None:
         if self._is_closed:
             raise trio.ClosedResourceError
+        if self._backlog.error is not None:
+            raise self._backlog.error
         if self._backlog.has_ended:
             raise trio.EndOfChannel
 

@@ -16,12 +16,14 @@ from starlette.routing import Route as Path, Router
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.actors.event_loop import check_loop
+from actgent.errors import Fenced
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.support.logs import Each, logger_of
 
 from .bounds import GatewayLimits, Meters
 from .inside import Inside
 from .problems import MEDIA_TYPE, Problem, problem_of
+from .relay import Relay
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
 from .tokens import AccessToken, Caller, TokenStore
 
@@ -98,6 +100,8 @@ class Application:
     """Unix time in seconds."""
     meters: Meters
     router: Router
+    relay: Relay | None = None
+    """The way to sessions of other processes; None where there are none, or others see to it."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         check_loop("the gateway's application")
@@ -161,7 +165,15 @@ class Application:
             query=read_query(endpoint, request.scope["query_string"].decode("latin-1")),
             body=await read_body(endpoint, request, self.limits),
         )
-        return await endpoint.answer(call)
+        relay = self.relay
+        if relay is None:
+            return await endpoint.answer(call)
+        if relay.takes(endpoint, call):
+            return relay.answer(endpoint, call)
+        try:
+            return await endpoint.answer(call)
+        except Fenced as moved:
+            return relay.answer(endpoint, call, moved)
 
 
 class _Answer:

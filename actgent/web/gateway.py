@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.journal.base import Journal
 from actgent.runtime.runtime import Runtime
 
 from .app import Application, Doors, router_of
@@ -18,6 +19,7 @@ from .dashboard import routes
 from .inside import Inside
 from .metrics import Metrics
 from .reach import Reach, journal_of
+from .relay import Relay
 from .routes.openapi import document_of
 from .routes.table import ENDPOINTS
 from .server.addresses import is_loopback, split_address
@@ -140,7 +142,13 @@ def _application(
         now=now,
         meters=Meters(inside.limits),
         router=router_of(ENDPOINTS, routes() if dashboard else ()),
+        relay=_relay_of(inside.reach.runtime, inside.reach.journal),
     )
+
+
+def _relay_of(runtime: Runtime, journal: Journal) -> Relay | None:
+    """Return the way to sessions that other processes have; None where there are no others."""
+    return None if runtime.elsewhere is None else Relay(way=runtime.elsewhere.way, owns=journal.owns)
 
 
 @contextmanager

@@ -106,13 +106,17 @@ def build_opener(
     opener = SessionOpener(
         actor,
         intake,
-        partial(_face, SessionServices(actor, intake, runtime.delegation, deps.shared, database)),
+        partial(
+            _face,
+            SessionServices(actor, intake, runtime.delegation, deps.shared, database, runtime.elsewhere),
+        ),
         runtime.agents.trees,
         runtime.agents.starting,
         reducers,
         on_busy,
         on_session,
         deps.missing_to_resume,
+        runtime.elsewhere,
     )
     actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))

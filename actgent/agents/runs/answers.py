@@ -7,7 +7,8 @@ import trio
 
 from actgent.agents.session import Session, context_of
 from actgent.approvals import Decision
-from actgent.messages import Reply, Sender
+from actgent.errors import SessionMoved
+from actgent.messages import Message, Reply, Sender
 from actgent.runtime.approval_decisions import follow
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import running_session, slot_lent
@@ -15,6 +16,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import question_to
 from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
 
+from .elsewhere import moved_of
 from .question import Question
 
 
@@ -25,7 +27,7 @@ async def answer_to(opener: SessionOpener, said: Question, options: CallOptions)
     future = TurnFuture(options, is_patient=asker is not None)
     future.take_limit(asker)
     with slot_lent(asked):  # before anything is said: it may be refused
-        await send(opener, said, asked, future)
+        message = await send(opener, said, asked, future)
         try:
             await future.done.wait()
         except trio.Cancelled:
@@ -33,7 +35,11 @@ async def answer_to(opener: SessionOpener, said: Question, options: CallOptions)
             raise
     if future.is_sent_away and (log := asked.log) is not None:
         await log.flush()  # nothing of it comes back after a crash
-    return future.outcome()
+    try:
+        return future.outcome()
+    except SessionMoved as moved:
+        moved.message_id = message.id
+        raise
 
 
 async def resume(
@@ -58,7 +64,7 @@ async def resume(
     return future.outcome()
 
 
-def address(opener: SessionOpener, session: Session | None) -> SessionContext:
+def address(opener: SessionOpener, session: object) -> SessionContext:
     """Find the session to send a request to: the one given, or a fresh transient one.
 
     A fresh one belongs to the session whose turn asks, if there is one, and is closed with it.
@@ -66,20 +72,28 @@ def address(opener: SessionOpener, session: Session | None) -> SessionContext:
     Raises:
         WouldDeadlock: we are in a turn of this session.
         SessionNotFound: it is another agent's.
+        SessionMoved: another process has it.
     """
     if session is None:
         return opener.fresh()
+    if not isinstance(session, Session):
+        raise moved_of(opener, session)
     context = context_of(session)
     opener.running.lifecycle.check_not_inside(context, "run()")
     opener.running.sessions.check_member(context)
     return context
 
 
-async def send(opener: SessionOpener, said: Question, context: SessionContext, future: TurnFuture) -> None:
-    """Put what is said into the agent's inbox; a fresh session is begun with it."""
+async def send(opener: SessionOpener, said: Question, context: SessionContext, future: TurnFuture) -> Message:
+    """Put what is said into the agent's inbox; a fresh session is begun with it. Returns the message."""
     async with opener.beginning(context) if said.session is None else nullcontext():
         message = question_to(
             context, said.content, said.sender, said.priority, said.message_id, metadata=said.metadata
         )
         once = said.message_id is not None
-        await opener.intake.accept(context, message, once=once, future=future)
+        try:
+            await opener.intake.accept(context, message, once=once, future=future)
+        except SessionMoved as moved:
+            moved.message_id = message.id
+            raise
+    return message

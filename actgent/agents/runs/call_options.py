@@ -66,11 +66,10 @@ class RunDefaults:
         check_limits(limits)
         if model is not None and model not in self.roles:
             raise ConfigurationError(f"model={model!r}: the agent has no such model, add it to models=")
-        if not isinstance(session, Session | None):
-            raise ConfigurationError(f"session= takes a Session, not {session!r}")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
-        below = context_of(session).conversation.system if session is not None else None
+        # What is no session of ours is looked at where something is said to it.
+        below = context_of(session).conversation.system if isinstance(session, Session) else None
         system = None
         if layer is not None and not at_end:
             system = layer.apply(self._standing(layer) if below is None else below, self.profile)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ActgentError, ConfigurationError
 from actgent.journal.feed import Backlog, Erased, FeedReader, Written
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Record
@@ -104,7 +104,7 @@ class Feed:
             yield reader
         finally:
             backlog.readers.remove(reader)
-            if not backlog.readers:
+            if not backlog.readers and self._backlogs.get(session) is backlog:
                 del self._backlogs[session]
             self.is_read = bool(self._backlogs)
             reader.close()
@@ -124,6 +124,12 @@ class Feed:
         for key in keys if self.is_read else ():
             for backlog in filter(None, (self._backlogs.get(None), self._backlogs.get(key))):
                 backlog.put(Erased(session_id=key.session_id, agent=key.agent))
+
+    def lose(self, is_lost: Callable[[str], bool], error: ActgentError) -> None:
+        """Have readers of single sessions hear that another process writes them; those of all sessions hear nothing."""
+        for key in [each for each in self._backlogs if each is not None and is_lost(each.session_id)]:
+            self._backlogs.pop(key).finish(error)
+        self.is_read = bool(self._backlogs)
 
     def end(self) -> None:
         """The journal's block is left."""

@@ -6,6 +6,7 @@ A process that owns a whole journal (`PostgresJournal`) and those of a cluster k
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import psycopg
@@ -14,6 +15,7 @@ import trio
 
 from actgent.errors import ConfigurationError, Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import SessionSummary
+from actgent.journal.feed import FeedReader
 from actgent.journal.grouped.group import EVERYONE
 from actgent.journal.grouped.reading import Found
 from actgent.journal.grouped.step_queue import QueuedStep
@@ -145,6 +147,7 @@ class PartitionedJournal(PostgresJournal):
         for known in (self._heads.by_key, self._heads.doubts, self._queue.kept):
             for key in [each for each in known if self.partition_of(each.session_id) in gone]:
                 del known[key]
+        self._onlookers.feed.lose(lambda each: self.partition_of(each) in gone, PartitionsLost(gone))
 
     # --- opening -------------------------------------------------------------------------
 
@@ -284,6 +287,13 @@ class PartitionedJournal(PostgresJournal):
             raise PartitionsLost(lost)
 
     # --- reading -------------------------------------------------------------------------
+
+    def feed(
+        self, session: SessionKey | None = None, *, capacity: int = 1000, records: bool = True
+    ) -> AbstractAsyncContextManager[FeedReader]:
+        if session is not None:
+            self.epoch_of(session.session_id)  # or nothing of it would be told here
+        return super().feed(session, capacity=capacity, records=records)
 
     def _kept_heads(self, found: Sequence[Found]) -> Sequence[Found]:
         super()._kept_heads(found)

@@ -20,7 +20,7 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn
 from actgent.support.logs import Each, logger_of
 
-from .leaving import IsLeft
+from .leaving import Elsewhere, IsLeft
 from .recovering import SIDE_BY_SIDE, Choose, take_up
 
 GRACE = 2.0
@@ -31,6 +31,8 @@ _log = logger_of(__name__)
 class Moving:
     """How the sessions of a runtime come and leave."""
 
+    elsewhere: Elsewhere | None = None
+    """The way to sessions of other processes; None where there are none."""
     journal: Journal | None
     agents: Directory
     accounts: Accounts

@@ -37,6 +37,7 @@ from actgent.state.reducers import Reducer
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 
+from .leaving import Elsewhere
 from .naming import choose_id, id_for, id_in_tree
 from .new_session import Given, NewSession, OnSession, check_new, check_parent, opened_record, to_owner
 from .reopening import (
@@ -84,6 +85,8 @@ class SessionOpener:
     """Called before the first message of each."""
     deps_missing: DepsMissingCheck
     """Tells why a session from the journal cannot go on."""
+    elsewhere: Elsewhere | None = None
+    """The way to sessions of other processes; None where there are none."""
     _opening: dict[str, _Opening] = attrs.field(factory=dict)
     """By id those that are just made again, or made under an id that was given."""
 

@@ -155,7 +155,7 @@ async def say(call: HTTPCall) -> Response:
             asked = message_to(context, content, priority=body.get("priority", "normal"))
             gateway.reach.opener(head.agent).running.inbox.check_room(asked)
         story = MessageStory(message_id or new_id(), number=head.records + 1)
-    seconds = _wait_of(call)
+    seconds = wait_of(call)
     async with gateway.reach.journal.feed(head.key) if seconds else nullcontext() as reader:
         await session.chat(
             content,
@@ -211,7 +211,7 @@ def _id_of(call: HTTPCall) -> str | None:
     return key or named
 
 
-def _wait_of(call: HTTPCall) -> float:
+def wait_of(call: HTTPCall) -> float:
     """Seconds that a client waits for the outcome, from `Prefer: wait=30` (RFC 7240)."""
     for part in call.header("prefer").split(","):
         name, _, value = part.partition("=")
@@ -280,7 +280,7 @@ def _is_working(call: HTTPCall, head: SessionSummary, story: MessageStory) -> bo
 
 async def get_message(call: HTTPCall) -> Response:
     """What a message came to; with `Prefer: wait=30` as soon as that is known."""
-    journal, head, seconds = call.gateway.reach.journal, await call.head(), _wait_of(call)
+    journal, head, seconds = call.gateway.reach.journal, await call.head(), wait_of(call)
     async with journal.feed(head.key) if seconds else nullcontext() as reader:
         story = await find_message(journal, head.key, call.path["m"], head.records)
         if story is None:

@@ -1,6 +1,6 @@
 """The gateway's endpoints for requests that came another way than over HTTP, and whose senders are known by that."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import attrs
@@ -12,6 +12,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.web.app import PREFIX, Application, Doors, router_of
 from actgent.web.bounds import GatewayLimits, Meters
 from actgent.web.inside import Inside
+from actgent.web.relay import HANDED_ON, WANTS_HEADERS
 from actgent.web.routes.table import ENDPOINTS
 from actgent.web.tokens import AccessToken, Caller, TokenStore
 
@@ -20,8 +21,8 @@ MUCH = 1_000_000_000
 LIMITS = GatewayLimits(requests=MUCH, messages=MUCH, rate=float(MUCH), burst=MUCH)
 """The sender is trusted: what bounds it is the broker, and the inboxes of agents."""
 _UNAVAILABLE = 503
-Tell = Callable[[int, bytes, bool], Awaitable[None]]
-"""Takes the status of an answer, a piece of it, and whether that is the last one."""
+Tell = Callable[[int, bytes, bool, Mapping[str, str]], Awaitable[None]]
+"""Takes the status of an answer, a piece of it, whether that is the last one, and headers that are wanted."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,16 +58,23 @@ class WiredApplication(Application):
             await gone.wait()
             return {"type": "http.disconnect"}
 
-        status = 0
+        status, headers = 0, {}
 
         async def send(message: Any) -> None:
-            nonlocal status
+            nonlocal status, headers
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = _handed_on(message["headers"]) if WANTS_HEADERS in request.headers else {}
             else:
-                await tell(status, message.get("body", b""), not message.get("more_body", False))
+                body, is_last = message.get("body", b""), not message.get("more_body", False)
+                await tell(status, body, is_last, headers)
 
         await self(_scope_of(request), receive, send)
+
+
+def _handed_on(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    known = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}
+    return {name: value for name, value in known.items() if name in HANDED_ON}
 
 
 def _scope_of(request: WiredRequest) -> dict[str, Any]:

@@ -81,3 +81,12 @@ async def wait_balanced(*runtimes):
     with trio.fail_after(PATIENCE):
         while any(len(each.journal.owned) != share for each in runtimes):  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.05)
+
+
+async def drain(cluster, runtime):
+    """Have a node hand over what it has; its process goes on."""
+    from actgent.cluster.operations.watching import open_cluster_watch
+
+    async with open_cluster_watch(cluster.broker, cluster.pool) as watch:
+        await watch.drain(runtime.journal.node)
+    await runtime.journal.left.wait()

@@ -5,9 +5,18 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import Approve, InboxFull, Suspended
+from actgent import (
+    Approve,
+    ConfigurationError,
+    InboxFull,
+    Limits,
+    RemoteSession,
+    Session,
+    SessionExists,
+    Suspended,
+)
 
-from .pairs import PATIENCE, Echo, make_clerk, open_pair
+from .pairs import PATIENCE, Echo, drain, make_clerk, open_pair
 
 
 @pytest.fixture
@@ -66,3 +75,95 @@ async def test_a_client_comes_again_to_a_session_whose_line_is_full(open_cluster
                 await session.wait_idle()
             said = [each.text for each in await session.history() if each.sender.kind == "user"]
             assert sorted(said) == sorted(["hold", *(f"m{number}" for number in range(1, 40))])
+
+
+async def test_a_node_has_the_sessions_of_others(pair):
+    """Made, opened and found by its own agent, they have the words of sessions, and live where their partition does."""
+    one, two = pair.agents
+    session_id = pair.id_at(pair.two)
+    with trio.fail_after(PATIENCE):
+        here = await one.create_session("ada")
+        assert isinstance(here, Session)
+        assert pair.one.journal.owns(here.id)
+        session = await one.create_session("ada", "first", session_id=session_id)
+        assert isinstance(session, RemoteSession)
+        heard = []
+        session.on_conversation(lambda reply: heard.append(reply.text))
+        await session.chat("second")
+        await session.wait_idle()
+        assert heard == ["you said: first", "you said: second"]
+        for found in (
+            await one.open_session(session_id, owner="ada"),
+            await one.ensure_session("ada", session_id),
+        ):
+            assert (await one.run("third", session=found)).text == "you said: third"
+        async with one.stream("fourth", session=session) as deliveries:
+            assert [each.text async for each in deliveries][-1] == "you said: fourth"
+        await one.receive((await two.open_session(session_id)).create_message("fifth", message_id="m5"))
+        await session.wait_idle()
+        assert [each.text for each in await session.history() if each.sender.kind == "user"] == [
+            "first",
+            "second",
+            "third",
+            "third",
+            "fourth",
+            "fifth",
+        ]
+        with pytest.raises(Suspended) as waits:
+            await one.run("deploy mars", session=session)
+        assert (await one.resume({waits.value.ids[0]: Approve()}, by="bo")).text == "done: deployed to mars"
+        with pytest.raises(ConfigurationError, match="limits: this cannot be sent"):
+            await one.run("x", session=session, limits=Limits(tokens=9))
+        await session.aclose()
+        assert pair.models[0].asked == []
+
+
+async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
+    """One of them makes it, whoever it is; the other one is told that it is there."""
+    made, refused = [], []
+
+    async def make(agent, session_id):
+        try:
+            made.append(await agent.create_session("ada", session_id=session_id))
+        except SessionExists as error:
+            refused.append(error)
+
+    with trio.fail_after(PATIENCE):
+        for runtime in (pair.one, pair.two) * 3:
+            session_id = pair.id_at(runtime)
+            async with trio.open_nursery() as nursery:
+                for agent in pair.agents:
+                    nursery.start_soon(make, agent, session_id)
+            assert len(made) == len(refused)
+            found = [await agent.ensure_session("ada", session_id) for agent in pair.agents]
+            assert {each.id for each in found} == {session_id}
+
+
+async def test_a_session_that_moves_goes_on_for_who_holds_it(pair, monkeypatch):
+    """What waits for it, what is said to it, and what stops it reaches the node that has it then."""
+    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    one, _ = pair.agents
+    with trio.fail_after(PATIENCE):
+        session, other = await one.create_session("ada"), await one.create_session("ada")
+        replies = []
+
+        async def run(words):
+            replies.append((await one.run(words, session=session)).text)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, "hold on")
+            while not pair.models[0].asked:  # noqa: ASYNC110 - a model counts
+                await trio.sleep(0.01)
+            await other.chat("before", message_id="b")
+            await drain(pair.cluster, pair.one)
+            pair.models[1].may_go.set()
+            pair.models[0].may_go.set()
+        assert replies == ["you said: hold on"]
+        await other.chat("before", message_id="b")
+        await other.chat("after")
+        await other.wait_idle()
+        await other.interrupt()
+        there = await one.open_session(other.id)
+        said = [each.text for each in await there.history() if each.sender.kind == "user"]
+        assert said == ["before", "after"]
+        await other.aclose()

@@ -1,0 +1,94 @@
+"""A gateway of one node, asked for sessions that live at the other one."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from actgent import Approve, GatewayLimits, Suspended, connect, open_gateway
+from actgent.web.tokens import new_token
+
+from .pairs import PATIENCE, drain, open_pair
+
+LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
+
+
+@pytest.fixture
+async def pair(open_cluster):
+    async with open_pair(open_cluster) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_client(runtime, scopes=("chat", "approve"), owner="ada"):
+    """A client over HTTP of the gateway of a node."""
+    token, known = new_token("t", owner=owner, scopes=scopes)
+    async with (
+        open_gateway(runtime, bind="127.0.0.1:0", tokens=[known], limits=LIMITS) as gateway,
+        connect(gateway.url, token=token, patience=PATIENCE) as client,
+    ):
+        yield client
+
+
+async def test_sessions_of_both_nodes_are_served_by_each_gateway(pair):
+    """Messages, streams, approvals, interrupts and ends, wherever the session lives."""
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            clerk = client.agent("clerk")
+            for runtime in (pair.one, pair.two):
+                session = await clerk.create_session(session_id=pair.id_at(runtime))
+                heard, tokens = [], []
+                session.on_conversation(lambda reply, heard=heard: heard.append(reply.text))
+                session.on_token(lambda token, tokens=tokens: tokens.append(token.text))
+                await session.chat("one two", message_id="m1")
+                await session.wait_idle()
+                assert heard == ["you said: one two"]
+                assert "".join(tokens) == "you said: one two"
+                assert (await clerk.run("again", session=session)).text == "you said: again"
+                async with clerk.stream("and", session=session) as deliveries:
+                    assert [each.text async for each in deliveries][-1] == "you said: and"
+                with pytest.raises(Suspended) as waits:
+                    await clerk.run("deploy mars", session=session)
+                assert [each.session_id for each in await client.approvals()] == [session.id]
+                assert len(await session.approvals()) == 1
+                reply = await clerk.resume({waits.value.ids[0]: Approve()})
+                assert reply.text == "done: deployed to mars"
+                assert (await session.messages()).total == 10
+                await session.schedule("later", after=3600, key="k")
+                assert await session.unschedule((await session.schedules())[0].id)
+                await session.interrupt(drop_queued=True)
+                copy = await client.fork(session.id, agent="clerk")
+                assert (await clerk.run("copied", session=await clerk.open_session(copy.session_id))).text
+                await session.aclose()
+                assert await session.status() == "closed"
+            assert {each.session_id for each in await client.sessions()} >= {session.id}
+
+
+async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, monkeypatch):
+    """Over the same gateway, whose node hands everything over: nothing is lost, and nothing is told twice."""
+    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            session = await client.agent("clerk").create_session(session_id=pair.id_at(pair.one))
+            heard = []
+            session.on_conversation(lambda reply: heard.append(reply.text))
+            for number in range(3):
+                await session.chat(f"m{number}")
+            await session.chat("hold on")
+            await drain(pair.cluster, pair.one)
+            pair.models[1].may_go.set()
+            for number in range(3, 6):
+                await session.chat(f"m{number}")
+            await session.wait_idle()
+            said = ["m0", "m1", "m2", "hold on", "m3", "m4", "m5"]
+            assert heard == [f"you said: {each}" for each in said]
+
+
+async def test_others_do_not_reach_a_session_by_another_node(pair):
+    """A token's rights are the same there: what is another owner's is answered like what is not there."""
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as ada, open_client(pair.one, ("chat",), "bo") as bo:
+            session_id = pair.id_at(pair.two)
+            await ada.agent("clerk").create_session(session_id=session_id)
+            with pytest.raises(LookupError):
+                await bo.agent("clerk").open_session(session_id)
