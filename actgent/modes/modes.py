@@ -14,6 +14,7 @@ from actgent.errors import ConfigurationError, ModeRefused
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
+from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 from actgent.tools.base import Tool, ToolContext
 
@@ -252,7 +253,13 @@ class Modes(NoticeSource):
         if by not in who:
             able = ", ".join(sorted(who)) or "nobody"
             return f"{by} may not switch from {current} to {mode} (who may: {able})"
-        return None if self._guard is None else self._guard(state, current, mode)
+        if self._guard is None:
+            return None
+        try:
+            return self._guard(state, current, mode)
+        except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
+            error = failure_of(raised, "guard", "of modes")
+        raise error
 
     def who_may(self, current: str, mode: str) -> frozenset[Actor]:
         """Return the actors that may switch from one mode to another, as far as no guard has a say."""

@@ -153,7 +153,7 @@ async def test_an_approved_call_whose_arguments_are_redacted_does_not_run(autoju
     assert [result.status for message in history for result in message.tool_results] == ["error"]
 
 
-@pytest.mark.parametrize("failure", [ZeroDivisionError("x"), None])
+@pytest.mark.parametrize("failure", [ZeroDivisionError("x"), SystemExit(2), None])
 async def test_what_cannot_be_redacted_is_not_written(autojump_clock, caplog, failure):
     """A function that raises, or returns no text, costs the text in the journal and nothing else."""
 

@@ -32,6 +32,7 @@ from actgent.journal.records import (
     Told,
 )
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
 
 from .wrapper import WrappedJournal
@@ -76,8 +77,9 @@ class RedactedJournal(WrappedJournal):
     def _take_out(self, text: str) -> str:
         try:
             left: object = self._redact(text)
-        except Exception as error:  # noqa: BLE001 - a developer's function; its text must not be written by that
-            _log.error("redact= failed, so a text is not in the journal: %s", type(error).__name__)
+        except BaseException as raised:  # noqa: BLE001 - the edge to foreign code; its text must not be written by that
+            failure_of(raised, "redact=", "of the journal")
+            _log.error("redact= failed, so a text is not in the journal: %s", type(raised).__name__)
             return FAILED
         if not isinstance(left, str):
             _log.error(

@@ -29,6 +29,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.errors import ForeignExit
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
 from actgent.modes.mode import ACT, INTEGRATION, ONBOARDING, PLAN
@@ -619,6 +620,21 @@ async def test_a_guard_has_a_say_and_only_an_admin_may_force():
         await session.set_mode("plan")
         await session.set_mode("act")
     assert asked == [("onboarding", "act"), ("onboarding", "act"), ("act", "plan"), ("plan", "act")]
+
+
+async def test_a_guard_of_modes_ends_nothing():
+    """What is no Exception is a failure of the switch, and not of whoever asks for it."""
+
+    def leave(state, start, end):
+        raise SystemExit(2)
+
+    agent, _ = agent_of("hello", modes=modes_with(guard=leave))
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ForeignExit):
+            await session.set_mode("act")
+        assert session.mode == "onboarding"
+        assert str(await agent.run("hi", session=session)) == "hello"
 
 
 @pytest.mark.parametrize(
