@@ -6,8 +6,6 @@ import json
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,7 +45,6 @@ from actgent.journal.sqlite.file import MIGRATIONS
 from actgent.messages import Message
 from actgent.testing import open_provider
 
-ACTGENT = Path(sys.executable).with_name("actgent")
 AGENT = '''
 from actgent import BareAgent, ScriptedLLM, ToolCall, tool
 
@@ -362,7 +359,7 @@ def test_a_journal_that_lost_its_log_says_what_to_do(folder):
     assert f"journal salvage {folder / 'a.db'} NEW" in complaint
 
 
-def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path):
+def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path, commands):
     """Its sessions, a transcript, a replay and an export; a fork would write, and says who has it."""
     place, exported = folder / "a.db", tmp_path / "out.sessions"
 
@@ -371,7 +368,7 @@ def test_a_journal_in_use_is_looked_at_beside_its_owner(folder, tmp_path):
             return await trio.to_thread.run_sync(look, arguments)
 
     def look(arguments):
-        return subprocess.run([ACTGENT, *arguments], capture_output=True, text=True, check=False)
+        return commands.run(["actgent", *arguments], capture_output=True, text=True)
 
     alone = look(["inspect", place]).stdout
     for arguments in (("inspect", place), ("replay", place, "s1"), ("journal", "export", place, exported)):
