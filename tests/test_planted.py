@@ -31,7 +31,7 @@ first = source.index("    tool_calls: int | None = ")
 planted = '    planted: int | None = _bound(None, _Count(1), shared="What was planted.")\\n'
 exec(compile(source[:first] + planted + source[first:], sys.argv[1], "exec"), vars(module))
 
-from actgent.cli.options.limits import Bounds
+from actgent.cli.commands.limits import Bounds
 from actgent.cli.main import app
 from actgent.definitions.instructions import read_folder
 

@@ -15,8 +15,8 @@ from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 from actgent.journal.membership import check_cluster_extra
 from actgent.protocols import PROTOCOLS
 
-from .options.limits import Bounds, limits_of
-from .options.talk import TalkOptions, is_message
+from .commands.limits import Bounds, limits_of
+from .commands.talk import TalkOptions, is_message
 from .serving.cluster_place import ClusterPlace
 from .serving.notify import NotifyOptions
 from .serving.place import PlaceOptions
