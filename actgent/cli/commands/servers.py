@@ -1,0 +1,93 @@
+"""`actgent mcp`."""
+
+from cyclopts import App
+
+from .app import Flag, app, run_command
+
+servers = App(name="mcp", help="Look after MCP servers: list their tools, call one, check them, lock them.")
+app.command(servers)
+
+
+@servers.command(name="list")
+def list_servers(target: str = ".", /, *, json: Flag = False) -> int:
+    """List the servers with their tools. 1 if one of them is not available.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        json: Whole schemas too, as one line of JSON.
+    """
+    from actgent.cli.serving.servers import list_servers as show  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: show(target, terminal, json=json))
+
+
+@servers.command(name="call")
+def call_tool(target: str, server: str, tool: str, arguments: str = "{}", /) -> int:
+    """Run one tool of a server, and print its result.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it.
+        tool: The tool's name.
+        arguments: A JSON object.
+    """
+    from actgent.cli.serving.servers import call_tool as ask  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: ask(target, server, tool, arguments, terminal))
+
+
+@servers.command(name="prompts")
+def show_prompts(target: str = ".", server: str = "", name: str = "", arguments: str = "{}", /) -> int:
+    """List the prompts that servers suggest; with a server and a name, show that one's text.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it; all of them without.
+        name: The prompt's name.
+        arguments: Its arguments, as a JSON object.
+    """
+    from actgent.cli.serving.servers import show_prompts as show  # noqa: PLC0415
+
+    return run_command(
+        lambda terminal, _: show(target, terminal, server=server, name=name, arguments=arguments)
+    )
+
+
+@servers.command(name="login")
+def log_in(target: str, server: str, /, *, again: Flag = False) -> int:
+    """Authorize a server by OAuth: open the address that is printed in a browser. Its tokens are kept in a file.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+        server: The server's name in it; it has an "oauth" there.
+        again: Forget what is known of it first, e.g. to be somebody else.
+    """
+    from actgent.cli.serving.servers import log_in as authorize  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: authorize(target, server, terminal, again=again))
+
+
+@servers.command(name="check")
+def check_servers(target: str = ".", /) -> int:
+    """Connect to each server, and compare its tools and prompts with the lock. 1 if one fails, or one is not as it was locked.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+    """
+    from actgent.cli.serving.servers import check_servers as look_at  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: look_at(target, terminal))
+
+
+@servers.command(name="lock")
+def lock_servers(target: str = ".", /) -> int:
+    """Show how tools and prompts differ from the lock, and write them into it as they are now, beside the file of the servers.
+
+    A server that fails keeps what it had. Where there is a lock, a tool or prompt that is not in it, or differs, is withheld.
+
+    Args:
+        target: A file like mcp_config.json, or a folder with one.
+    """
+    from actgent.cli.serving.servers import lock_servers as lock  # noqa: PLC0415
+
+    return run_command(lambda terminal, _: lock(target, terminal))
