@@ -207,9 +207,6 @@ from .llm.clients.openai_responses import (
 from .llm.fallback import (
     Fallback as Fallback,
 )
-from .llm.governed import (
-    Governed as Governed,
-)
 from .llm.governor import (
     Governor as Governor,
 )
@@ -224,6 +221,9 @@ from .llm.scripted import (
 )
 from .llm.wrapped.cached import (
     Cached as Cached,
+)
+from .llm.wrapped.governed import (
+    Governed as Governed,
 )
 from .llm.wrapped.retried import (
     Retried as Retried,

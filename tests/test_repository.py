@@ -176,7 +176,7 @@ FACE = [
 ]
 
 FAMILIES = {
-    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback governed",
+    "llm": "clients.openai clients.openai_responses clients.anthropic scripted fallback wrapped.governed wrapped.cached wrapped.retried",
     "protocols": " ".join(place.partition(":")[0].rpartition(".")[2] for place in PROTOCOLS.values()),
 }
 """The members that can replace each other, by family."""

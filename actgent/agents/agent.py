@@ -27,8 +27,8 @@ from actgent.errors import (
     NotRunning,
     UsageError,
 )
+from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory

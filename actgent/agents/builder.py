@@ -13,10 +13,10 @@ from actgent.database.database import Database
 from actgent.definitions.instructions import read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
+from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory

@@ -5,8 +5,8 @@ from typing import Any, Generic, Required, TypeAlias, TypedDict, TypeVar
 
 from actgent.control.limits import Limits
 from actgent.database.database import Database
+from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import ManageHistory, Memory
 from actgent.memory.lasting import LastingMemories
 from actgent.messages import OnBusy, Priority, PriorityName, Sender

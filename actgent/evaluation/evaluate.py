@@ -10,7 +10,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
-from actgent.llm.wrapped.adapters import ModelLike
+from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE
 
 from .cases import Case, CheckResult, Trial

@@ -8,7 +8,7 @@ import msgspec
 
 from actgent.agents.presets import BareAgent
 from actgent.errors import UsageError
-from actgent.llm.wrapped.adapters import ModelLike
+from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE, Usage
 
 from .cases import Check, CheckResult, Trial

@@ -10,7 +10,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.presets import BareAgent
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError
-from actgent.llm.wrapped.adapters import ModelLike
+from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE, Reply, Usage
 
 _PROMPT = """\

@@ -19,11 +19,11 @@ from actgent.errors import (
 from actgent.messages import Usage
 from actgent.support.foreign import failure_of
 
+from .adapters import ModelLike
 from .base import LLM, Answer, Chat, OnText
 from .doors import Door
 from .models import resolve_model
 from .spans import complete_as_span
-from .wrapped.adapters import ModelLike
 
 _UNAVAILABLE = (ProviderUnavailable, RateLimited, ModelTimeout, BrokenAnswer, QuotaExhausted)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, nearest
 
+from .adapters import ModelLike, adapted
 from .base import LLM
 from .clients.providers import COMPATIBLE
-from .wrapped.adapters import ModelLike, adapted
 
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 

@@ -8,10 +8,10 @@ import trio
 from actgent.errors import ModelTimeout, ProviderUnavailable, RateLimited
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.llm.fallback import Fallback
-from actgent.llm.governed import Governed
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
 from actgent.llm.scripted import ScriptedLLM
+from actgent.llm.wrapped.governed import Governed
 from actgent.messages import Text
 
 

@@ -8,8 +8,8 @@ from actgent.agents.session import Session, SessionServices, held_by
 from actgent.control.durable_timer import DueIndex
 from actgent.control.limits import Limits
 from actgent.database.database import Database
+from actgent.llm.adapters import ModelLike
 from actgent.llm.models import resolve_model
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.base import Memory
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import attrs
 
+from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings
-from actgent.llm.wrapped.adapters import ModelLike
 
 
 @attrs.define(eq=False)

@@ -10,8 +10,8 @@ from actgent.agents.options import FormT, Tools
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, LimitReached
+from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
 from actgent.protocols.goal import Progress, Status, absorb, closing_words, progress_in, results_of
 from actgent.protocols.goal.tasks import PlannedTask, tasks_in

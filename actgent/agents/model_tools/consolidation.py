@@ -19,9 +19,9 @@ from actgent.agents.session import Session, context_of, face_of
 from actgent.control.arguments import check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
+from actgent.llm.adapters import ModelLike
 from actgent.llm.base import Answer
 from actgent.llm.settings import LLMSettings
-from actgent.llm.wrapped.adapters import ModelLike
 from actgent.memory.longterm import Memories, Recalled
 from actgent.memory.marks import unmarked
 from actgent.memory.room import length, tokens

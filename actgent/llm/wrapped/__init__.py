@@ -1,1 +1,1 @@
-"""Models made of others: of functions and objects without the base class, and of models that are asked again."""
+"""Models round others, which do one thing more: they keep answers, wait for a governor, or ask again."""

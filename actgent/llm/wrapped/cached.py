@@ -11,13 +11,12 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.doors import Door
 from actgent.llm.models import resolve_model
 from actgent.llm.spans import complete_as_span
 from actgent.messages import NO_USAGE, Usage
-
-from .adapters import ModelLike
 
 _IDS = frozenset(("id", "call_id", "provider_id"))
 """What is another one in each session, and means no more than which call a result belongs to."""

@@ -3,13 +3,12 @@
 import attrs
 
 from actgent.errors import ModelError, ProviderUnavailable
+from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.models import resolve_model
 from actgent.llm.retry import Retry
 from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
-
-from .adapters import ModelLike
 
 
 class Retried(LLM):

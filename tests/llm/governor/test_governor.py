@@ -21,9 +21,9 @@ from actgent import (
 )
 from actgent.llm.base import Answer, ChatMessage
 from actgent.llm.fallback import Fallback
-from actgent.llm.governed import Governed
 from actgent.llm.governor import Governor
 from actgent.llm.retry import Retry
+from actgent.llm.wrapped.governed import Governed
 from actgent.messages import Text, Usage
 from actgent.testing import ErrorStatus, RateLimits, Slow, assert_no_leaks, open_provider
 

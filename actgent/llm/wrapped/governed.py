@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 
+from actgent.llm.adapters import ModelLike
+from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.doors import Door
+from actgent.llm.governor import Governor
+from actgent.llm.models import resolve_model
+from actgent.llm.spans import complete_as_span
 from actgent.messages import Usage
-
-from .base import LLM, Answer, Chat, OnText
-from .doors import Door
-from .governor import Governor
-from .models import resolve_model
-from .spans import complete_as_span
-from .wrapped.adapters import ModelLike
 
 
 class Governed(LLM):
