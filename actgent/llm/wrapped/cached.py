@@ -12,11 +12,11 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.llm.adapters import ModelLike
-from actgent.llm.base import LLM, Answer, Chat, OnText
-from actgent.llm.doors import Door
-from actgent.llm.models import resolve_model
+from actgent.llm.base import Answer, Chat, OnText
 from actgent.llm.spans import complete_as_span
-from actgent.messages import NO_USAGE, Usage
+from actgent.messages import NO_USAGE
+
+from .wrapping import WrappingModel
 
 _IDS = frozenset(("id", "call_id", "provider_id"))
 """What is another one in each session, and means no more than which call a result belongs to."""
@@ -24,15 +24,13 @@ _OURS = re.compile(r"\b[0-9a-f]{12}-[0-9a-f]{8,}\b")
 """An id of `new_id` in a text, such as that of a call whose result stands there."""
 
 
-class Cached(LLM):
+class Cached(WrappingModel):
     """A model that is not asked again what it has answered: the same owner, prompt, conversation, tools and form.
 
     The key is a digest of all that the model is shown, with the ids of calls as numbers; whose session it is counts as well, so
     no owner gets what another one's agent was told. An answer from the cache takes no tokens. It is whole: an answer that was
     cut or refused is not kept. Two equal requests at the same time are both asked.
     """
-
-    traces_attempts = True
 
     def __init__(self, llm: ModelLike | str, *, capacity: int = 1000) -> None:
         """Wrap a model.
@@ -46,12 +44,9 @@ class Cached(LLM):
         """
         if type(capacity) is not int or capacity < 1:
             raise ConfigurationError(f"Cached(capacity=...) is a whole number, at least 1, not {capacity!r}")
-        self.llm = inner = resolve_model(llm)
+        super().__init__(llm)
         self.capacity = capacity
         self.hits = self.misses = 0
-        self.name, self.max_tokens = inner.name, inner.max_tokens
-        self.context_window, self.refuses_length = inner.context_window, inner.refuses_length
-        self.dialect = inner.dialect  # type: ignore[misc] # an instance stands for its inner model
         self._answers: OrderedDict[bytes, Answer] = OrderedDict()
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
@@ -80,25 +75,9 @@ class Cached(LLM):
         """Forget all answers."""
         self._answers.clear()
 
-    @property
-    def counts_tokens(self) -> bool:
-        return self.llm.counts_tokens
-
-    async def count_tokens(self, chat: Chat) -> int | None:
-        return await self.llm.count_tokens(chat)
-
-    def price_of(self, usage: Usage) -> float | None:
-        return self.llm.price_of(usage)
-
-    def waited(self, session: str) -> float:
-        return self.llm.waited(session)
-
-    def doors(self) -> Mapping[str, Door]:
-        return self.llm.doors()
-
     async def aclose(self) -> None:
         self.clear()
-        await self.llm.aclose()
+        await super().aclose()
 
     def __repr__(self) -> str:
         return f"Cached({self.llm!r}, capacity={self.capacity})"

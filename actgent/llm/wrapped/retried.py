@@ -4,17 +4,15 @@ import attrs
 
 from actgent.errors import ModelError, ProviderUnavailable
 from actgent.llm.adapters import ModelLike
-from actgent.llm.base import LLM, Answer, Chat, OnText
-from actgent.llm.models import resolve_model
+from actgent.llm.base import Answer, Chat, OnText
 from actgent.llm.retry import Retry
 from actgent.llm.spans import complete_as_span
-from actgent.messages import Usage
+
+from .wrapping import WrappingModel
 
 
-class Retried(LLM):
+class Retried(WrappingModel):
     """A model whose failed calls are repeated as a `Retry` says: those that are `retryable`, and those of classes named here."""
-
-    traces_attempts = True
 
     def __init__(
         self,
@@ -30,11 +28,8 @@ class Retried(LLM):
             retry: How often and after which pauses; by default as clients of providers do.
             retry_on: Errors of the model's own code that may pass, such as `(ConnectionError, TimeoutError)`.
         """
-        self.llm = inner = resolve_model(llm)
+        super().__init__(llm)
         self.retry, self.retry_on = retry or Retry(), retry_on
-        self.name, self.max_tokens = inner.name, inner.max_tokens
-        self.context_window, self.refuses_length = inner.context_window, inner.refuses_length
-        self.dialect = inner.dialect  # type: ignore[misc] # an instance stands for its inner model
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         watch = chat.watch
@@ -56,12 +51,6 @@ class Retried(LLM):
                 watch.fail(self.name, number, error, pause)
 
         return await self.retry.run(attempt, deadline=chat.deadline, on_failure=failed)
-
-    def price_of(self, usage: Usage) -> float | None:
-        return self.llm.price_of(usage)
-
-    async def aclose(self) -> None:
-        await self.llm.aclose()
 
     def __repr__(self) -> str:
         return f"Retried({self.llm!r}, {attrs.evolve(self.retry)!r})"
