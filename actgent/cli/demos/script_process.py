@@ -45,6 +45,8 @@ async def open_script_process() -> AsyncGenerator[Sequence[LLM], None]:
             await _end(process)
         if process.returncode is None:
             process.kill()
+            with trio.move_on_after(ENDING, shield=True):
+                await process.wait()
 
 
 async def _end(process: trio.Process) -> None:
