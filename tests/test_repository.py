@@ -290,6 +290,39 @@ def test_no_module_imports_one_that_imports_it(modules):
     sorter.prepare()
 
 
+OPEN = {
+    "cli.demos",
+    "cli.journals",
+    "cli.serving",
+    "client.http",
+    "cluster.operations",
+    "journal.postgres",
+    "runtime.sessions",
+    "sessions.waiting",
+    "tools.outputs",
+    "tools.schemas",
+    "toolsets.http",
+    "turns.calls",
+    "web.routes",
+    "web.server",
+    "web.streaming",
+    "web.webhooks",
+}
+"""Folders whose modules stand side by side without a face, which would close circles or load what is not needed. It only gets shorter."""
+
+
+def test_a_folder_in_a_folder_is_imported_by_its_face(modules):
+    """What modules elsewhere need of it at once stands in its `__init__.py`; what is loaded when it is used goes by its path."""
+    found = set()
+    for name, module in modules.items():
+        at_once = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
+        for needed in needs(name, ast.Module(body=at_once, type_ignores=[]), modules):
+            folder = needed.rpartition(".")[0]
+            if folder.count(".") == 1 and not f"{name}.".startswith(f"{folder}."):
+                found.add(folder)
+    assert found == OPEN
+
+
 def test_no_import_is_for_types_alone():
     """`TYPE_CHECKING` hides a circle from the reader."""
     found = {name for name, path in sources().items() if "TYPE_CHECKING" in path.read_text(encoding="utf-8")}

@@ -71,22 +71,26 @@ from actgent.turns.guards import GuardedKind, Guards
 from actgent.turns.hooks import Hooks
 from actgent.turns.reports import Reports
 
-from .assembly.actor import build_actor, build_opener
-from .assembly.core import build_core
-from .assembly.deps import AgentDeps
-from .assembly.models import AgentModels
-from .model_tools.database_tools import with_database
-from .model_tools.lasting import lasting_of
+from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
+from .model_tools import lasting_of, with_database
 from .options import AgentOptions, FormT, MessageOptions, RunOptions
-from .runs.answers import answer_to, resume
-from .runs.call_options import RunDefaults
-from .runs.elsewhere import agent_elsewhere, moved_of, run_elsewhere, stream_elsewhere
-from .runs.enhancing import Enhanced, enhance
-from .runs.question import Question
-from .runs.streams import STREAM_CAPACITY, read_along, read_suspended
+from .runs import (
+    STREAM_CAPACITY,
+    Enhanced,
+    Question,
+    RunDefaults,
+    agent_elsewhere,
+    answer_to,
+    enhance,
+    moved_of,
+    read_along,
+    read_suspended,
+    resume,
+    run_elsewhere,
+    stream_elsewhere,
+)
 from .session import Hears, HearsIn, Session, context_of, face_of
-from .teams.agent_tools import AgentRef, AgentTool, limited
-from .teams.handoff import HandoffTool
+from .teams import AgentRef, AgentTool, HandoffTool, limited
 from .validation import (
     check_arguments,
     check_call_rule,

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import attrs
 
-from actgent.agents.steps.agent import StepsAgent
+from actgent.agents.steps import StepsAgent
 from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.definitions.instructions import read_folder

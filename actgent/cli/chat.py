@@ -24,10 +24,7 @@ from actgent.runtime.runtime import open_runtime
 from actgent.sessions.incoming import Content
 from actgent.tools.base import Tool
 
-from .console.answering import OWNER, answer
-from .console.attachments import attachment
-from .console.commands import QUIT
-from .console.views import DeliveryView, JsonView, TextView, arguments_of
+from .console import OWNER, QUIT, DeliveryView, JsonView, TextView, answer, arguments_of, attachment
 from .demos.offline import CHUNK, TOOLS, answer_slowly
 from .folders import is_folder, load_folder
 from .journals.journal import OneAwake
@@ -85,7 +82,7 @@ async def chat(options: ChatOptions, terminal: Terminal, shutdown: Shutdown) -> 
             return 0 if await answer(agent, session, said, terminal, view=view) else 1
         if options.json or not terminal.is_live or not sys.stdin.isatty():
             return await _answer_all(agent, session, terminal, shutdown, view=view, attached=attached)
-        from .console.conversation import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
+        from .console import TerminalConversation  # noqa: PLC0415 - the line editor takes a tenth of a second
 
         await TerminalConversation(
             agent, session, terminal, shutdown, attached=attached, limits=options.limits

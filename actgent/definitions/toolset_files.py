@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from actgent.errors import ConfigurationError, InvalidFile
-from actgent.toolsets.mcp.config import listed_servers, make_server
-from actgent.toolsets.openapi.toolset import LARGEST, OpenAPI
+from actgent.toolsets.mcp import listed_servers, make_server
+from actgent.toolsets.openapi import LARGEST, OpenAPI
 from actgent.toolsets.toolset import Toolset
 
 from .folder import Folder

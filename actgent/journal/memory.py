@@ -7,10 +7,20 @@ from collections.abc import Sequence
 import trio
 
 from .base import Snapshot
-from .grouped.group import GroupedJournal
-from .grouped.reading import Found, Stored, read_each
-from .grouped.snapshots import SnapshotRow, place_snapshot, read_snapshot
-from .grouped.steps import Head, Page, Row, decode_page, decode_rows
+from .grouped import (
+    Found,
+    GroupedJournal,
+    Head,
+    Page,
+    Row,
+    SnapshotRow,
+    Stored,
+    decode_page,
+    decode_rows,
+    place_snapshot,
+    read_each,
+    read_snapshot,
+)
 from .listing import Cursor, SessionFilter, SessionKey, State
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from actgent.errors import ConfigurationError
 
 from .base import Journal
-from .grouped.group import GroupedJournal
+from .grouped import GroupedJournal
 from .transfer import is_export
 
 

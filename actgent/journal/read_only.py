@@ -16,8 +16,7 @@ from actgent.errors import UsageError
 
 from .base import Backup, Entry, SessionSummary, Snapshot
 from .feed import FeedReader
-from .grouped.group import LEAVING, GroupedJournal
-from .grouped.heads import KnownHeads
+from .grouped import LEAVING, GroupedJournal, KnownHeads
 from .listing import ALL, NO_COUNTS, Cursor, SessionFilter, SessionKey, State
 
 

@@ -10,7 +10,7 @@ from actgent.errors import ConfigurationError, nearest
 
 from .adapters import ModelLike, adapted
 from .base import LLM
-from .clients.providers import COMPATIBLE
+from .clients import COMPATIBLE
 
 # Imported when a model is named: httpx2 and the SDKs behind these clients take about a second.
 

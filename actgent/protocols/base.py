@@ -18,7 +18,7 @@ from actgent.structured.extract import extract, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
 from actgent.support.quick_init import quick_init
-from actgent.tools.schemas.checking import compile_schema
+from actgent.tools.schemas import compile_schema
 
 from .growing import Growth
 

@@ -26,7 +26,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.tools.outputs.results import to_text
-from actgent.tools.schemas.checking import compile_schema
+from actgent.tools.schemas import compile_schema
 
 from .actor import AgentActor
 

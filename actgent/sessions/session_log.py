@@ -8,7 +8,7 @@ import attrs
 from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalSlow, SessionMoved
 from actgent.journal.base import Entry, Journal
-from actgent.journal.grouped.references import refer
+from actgent.journal.grouped import refer
 from actgent.journal.records import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,

@@ -9,8 +9,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.llm.base import ResponseFormat
-from actgent.tools.schemas.checking import compile_schema
-from actgent.tools.schemas.schema import compile_type
+from actgent.tools.schemas import compile_schema, compile_type
 
 from .schemas import is_json_schema, schema_check
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ConfigurationError
-from actgent.tools.schemas.checking import MAX_LEVELS, compile_schema, is_deep
+from actgent.tools.schemas import MAX_LEVELS, compile_schema, is_deep
 
 from .extract import Check
 

@@ -4,7 +4,7 @@ from .base import Effect, Tool, ToolContext, ToolHooks
 from .execution import Batch
 from .function import FunctionTool, tool
 from .registry import ToolRegistry
-from .schemas.schema import CompiledType, compile_type, schema_of
+from .schemas import CompiledType, compile_type, schema_of
 from .threads import Threads
 
 __all__ = [

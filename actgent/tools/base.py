@@ -16,7 +16,7 @@ from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.leads import for_tool_contexts
 
 from .outputs.results import ResultCache
-from .schemas.validation import ArgumentsValidator
+from .schemas import ArgumentsValidator
 from .threads import Threads, ThreadShare
 from .time_limits import TimeLimit, time_limits
 

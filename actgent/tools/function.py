@@ -19,8 +19,7 @@ from actgent.support.logs import logger_of
 from .base import AskFor, DepsT_contra, Effect, Tool, ToolContext, ToolHooks
 from .generators import last_of
 from .options import check_options
-from .schemas.checking import MAX_LEVELS, is_deep
-from .schemas.schema import compile_signature, description_of, parameter_texts
+from .schemas import MAX_LEVELS, compile_signature, description_of, is_deep, parameter_texts
 from .threads import Threads
 
 P = ParamSpec("P", default=...)

@@ -12,8 +12,7 @@ from .base import Effect, Tool, ToolContext
 from .generators import NO_GENERATOR, is_generator
 from .outputs.moved import move_large, whole_state
 from .outputs.results import to_text
-from .schemas.documented import documented_arguments, typed_arguments
-from .schemas.schema import description_of
+from .schemas import description_of, documented_arguments, typed_arguments
 from .threads import Threads
 
 StateFunction = Callable[..., Any]

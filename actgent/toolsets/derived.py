@@ -5,7 +5,7 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools.base import Tool, ToolContext, WrappedTool
-from actgent.tools.schemas.validation import ArgumentsValidator
+from actgent.tools.schemas import ArgumentsValidator
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 """Makes tools from tools, which stay as they are."""

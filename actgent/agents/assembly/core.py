@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from actgent.actors.inbox import PriorityInbox
-from actgent.agents.teams.handoff import receivers_among
+from actgent.agents.teams import receivers_among
 from actgent.llm.base import LLM
 from actgent.memory.base import Memory
 from actgent.messages import Message, Sender

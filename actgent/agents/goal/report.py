@@ -13,8 +13,7 @@ from actgent.agents.session import Session
 from actgent.errors import ParseError
 from actgent.errors.printable import shown
 from actgent.messages import Message, ToolResult, Usage
-from actgent.protocols.goal import Progress, progress_in
-from actgent.protocols.goal.tasks import RUN_TASKS, PlannedTask
+from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
 from actgent.state.store import State
 from actgent.support.strict_json import loads
 

@@ -13,8 +13,16 @@ from actgent.errors import ConfigurationError, LimitReached
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
-from actgent.protocols.goal import Progress, Status, absorb, closing_words, progress_in, results_of
-from actgent.protocols.goal.tasks import PlannedTask, tasks_in
+from actgent.protocols.goal import (
+    PlannedTask,
+    Progress,
+    Status,
+    absorb,
+    closing_words,
+    progress_in,
+    results_of,
+    tasks_in,
+)
 from actgent.protocols.renderings import conversation_text
 from actgent.support.deprecations import warn_deprecated
 from actgent.tools.outputs.moved import whole_state

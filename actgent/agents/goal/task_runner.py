@@ -6,17 +6,17 @@ from typing import Any
 import attrs
 
 from actgent.errors import LimitReached, ParseError, ToolError
-from actgent.protocols.goal.progress import turn_of
-from actgent.protocols.goal.references import References
-from actgent.protocols.goal.tasks import (
+from actgent.protocols.goal import (
     RUN_TASKS,
     TASKS_SCHEMA,
     PlannedTask,
+    References,
     kept_tasks,
     read_tasks,
     tasks_in,
     tasks_reason,
     told_tasks,
+    turn_of,
 )
 from actgent.support.strict_json import loads
 from actgent.tools.base import CallsTools, Effect, Tool, ToolContext

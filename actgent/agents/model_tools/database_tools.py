@@ -9,7 +9,7 @@ from actgent.database.database import Database
 from actgent.errors import ConfigurationError
 from actgent.tools.adapters import ToolShape
 from actgent.tools.base import Tool, ToolContext
-from actgent.toolsets.ready.sql import MAX_ROWS, sql_tool
+from actgent.toolsets.ready import MAX_ROWS, sql_tool
 from actgent.toolsets.toolset import Publish, Toolset
 
 _FORM = "sqlite:///any"

@@ -1,1 +1,24 @@
 """What is said to an agent by those who wait for what comes of it."""
+
+from .answers import answer_to, resume
+from .call_options import RunDefaults
+from .elsewhere import agent_elsewhere, moved_of, run_elsewhere, stream_elsewhere
+from .enhancing import Enhanced, enhance
+from .question import Question
+from .streams import STREAM_CAPACITY, read_along, read_suspended
+
+__all__ = [
+    "STREAM_CAPACITY",
+    "Enhanced",
+    "Question",
+    "RunDefaults",
+    "agent_elsewhere",
+    "answer_to",
+    "enhance",
+    "moved_of",
+    "read_along",
+    "read_suspended",
+    "resume",
+    "run_elsewhere",
+    "stream_elsewhere",
+]

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import attrs
 
-from actgent.agents.assembly.deps import AgentDeps
+from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import Session, context_of
 from actgent.agents.validation import check_call
 from actgent.control.arguments import check_limits

@@ -9,8 +9,7 @@ import trio
 
 from actgent.agents.agent import Agent
 from actgent.agents.options import AgentOptions, FormT, MessageOptions, RunOptions
-from actgent.agents.runs.question import Question
-from actgent.agents.runs.streams import STREAM_CAPACITY, read_along
+from actgent.agents.runs import STREAM_CAPACITY, Question, read_along
 from actgent.agents.session import Session, context_of
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from actgent.agents.agent import Agent
-from actgent.agents.assembly.deps import AgentDeps
+from actgent.agents.assembly import AgentDeps
 from actgent.agents.session import face_of
 from actgent.errors import ConfigurationError, Interrupted, ModelError, NotRunning
 from actgent.journal.memory import MemoryJournal

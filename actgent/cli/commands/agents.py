@@ -9,7 +9,7 @@ from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 from actgent.protocols import PROTOCOLS
 
-from .app import Count, Flag, Repeated, app, run_command
+from .base import Count, Flag, Repeated, app, run_command
 from .limits import Bounds, limits_of
 from .talk import TalkOptions, is_message
 

@@ -5,7 +5,7 @@ from cyclopts import App
 from actgent.cli.serving.cluster_place import ClusterPlace
 from actgent.journal.membership import check_cluster_extra
 
-from .app import Flag, app, run_command
+from .base import Flag, app, run_command
 
 
 @app.command

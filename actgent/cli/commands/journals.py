@@ -5,7 +5,7 @@ from cyclopts import App
 from actgent.cli.terminal import Terminal
 from actgent.errors import ConfigurationError
 
-from .app import Count, Flag, app, run_command
+from .base import Count, Flag, app, run_command
 
 
 @app.command

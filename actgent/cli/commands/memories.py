@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from .app import Flag, app, run_command
+from .base import Flag, app, run_command
 
 memory = App(name="memory", help="What is remembered of an owner: list, show, correct, forget, export.")
 app.command(memory)

@@ -6,7 +6,7 @@ from cyclopts import App, Parameter
 
 from actgent.cli.terminal import Terminal
 
-from .app import Flag, Repeated, app, run_command
+from .base import Flag, Repeated, app, run_command
 from .limits import Bounds, limits_of
 
 pipelines = App(

@@ -2,7 +2,7 @@
 
 from cyclopts import App
 
-from .app import Flag, app, run_command
+from .base import Flag, app, run_command
 
 servers = App(name="mcp", help="Look after MCP servers: list their tools, call one, check them, lock them.")
 app.command(servers)

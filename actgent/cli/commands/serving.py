@@ -9,7 +9,7 @@ from actgent.cli.serving.notify import NotifyOptions
 from actgent.cli.serving.place import PlaceOptions
 from actgent.cli.terminal import Terminal
 
-from .app import Flag, Repeated, app, run_command
+from .base import Flag, Repeated, app, run_command
 
 
 @app.command

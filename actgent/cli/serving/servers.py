@@ -20,9 +20,7 @@ from actgent.support.foreign import failure_of, leaves
 from actgent.support.strict_json import loads
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.outputs.media import in_words
-from actgent.toolsets.mcp.config import mcp_servers
-from actgent.toolsets.mcp.lock import LOCK, ToolLock, prompt_digest, tool_digest
-from actgent.toolsets.mcp.server import MCPServer
+from actgent.toolsets.mcp import LOCK, MCPServer, ToolLock, mcp_servers, prompt_digest, tool_digest
 
 _UNKNOWN = "; nobody knows whether the call took effect"
 

@@ -10,9 +10,7 @@ from typing import Any
 import attrs
 
 from actgent.agents.agent import Agent
-from actgent.agents.pipelines.files import read_definition
-from actgent.agents.pipelines.outcomes import PipelineResult
-from actgent.agents.pipelines.pipeline import Pipeline
+from actgent.agents.pipelines import Pipeline, PipelineResult, read_definition
 from actgent.agents.presets import BareAgent
 from actgent.cli.folders import agents_at
 from actgent.cli.journals.journal import OneAwake, load, looked_at

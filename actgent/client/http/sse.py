@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from actgent.client.transport import ConnectionLost, StreamEvent
-from actgent.llm.http.sse import LineDecoder
+from actgent.llm.http import LineDecoder
 
 
 class StreamDecoder(LineDecoder[StreamEvent]):

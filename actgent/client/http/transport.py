@@ -8,7 +8,7 @@ import httpx2
 
 from actgent.client.transport import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
 from actgent.errors import ConfigurationError
-from actgent.llm.http.sse import EventTooLarge
+from actgent.llm.http import EventTooLarge
 
 from .forms import NO_CONTENT, STREAM, HTTPForm, read_answer, refused, to_http
 from .sse import StreamDecoder

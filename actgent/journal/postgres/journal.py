@@ -22,18 +22,22 @@ import trio
 
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, WireError
 from actgent.journal.base import Snapshot
-from actgent.journal.grouped.group import GroupedJournal
-from actgent.journal.grouped.reading import GROUP_RECORDS, Found, Stored
-from actgent.journal.grouped.snapshots import SnapshotRow, place_snapshot, read_snapshot
-from actgent.journal.grouped.steps import (
+from actgent.journal.grouped import (
+    GROUP_RECORDS,
     HEAD_FIELDS,
+    Found,
+    GroupedJournal,
     Head,
     Page,
     Row,
+    SnapshotRow,
+    Stored,
     checksum_head,
     decode_page,
     decode_rows,
     is_good_head,
+    place_snapshot,
+    read_snapshot,
 )
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
 from actgent.support.files import plain_name

@@ -16,10 +16,7 @@ import trio
 from actgent.errors import ConfigurationError, Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import SessionSummary
 from actgent.journal.feed import FeedReader
-from actgent.journal.grouped.group import EVERYONE
-from actgent.journal.grouped.reading import Found
-from actgent.journal.grouped.step_queue import QueuedStep
-from actgent.journal.grouped.steps import Head, JournalStep, Row
+from actgent.journal.grouped import EVERYONE, Found, Head, JournalStep, QueuedStep, Row
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, unlisted_page_query
 from actgent.messages import new_secret
 

@@ -4,7 +4,7 @@ import psycopg
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, JournalVersion
-from actgent.journal.grouped.steps import Head
+from actgent.journal.grouped import Head
 from actgent.journal.listing import Cursor, SessionFilter, unlisted_page_query
 from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread

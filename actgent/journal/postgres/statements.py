@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from actgent.journal.grouped.snapshots import SNAPSHOT_FIELDS
-from actgent.journal.grouped.steps import CHANGING, HEAD_FIELDS, Row
+from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS, Row
 from actgent.journal.listing import KEPT_SQL, STATE_SQL, SessionKey
 
 ROW_TYPES = {

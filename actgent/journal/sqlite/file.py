@@ -27,20 +27,23 @@ from actgent.errors import (
 )
 from actgent.journal.base import Snapshot
 from actgent.journal.encryption import Keys
-from actgent.journal.grouped.reading import Stored
-from actgent.journal.grouped.snapshots import SNAPSHOT_FIELDS, SnapshotRow, place_snapshot, read_snapshot
-from actgent.journal.grouped.steps import (
+from actgent.journal.grouped import (
     CHANGING,
     HEAD_FIELDS,
+    SNAPSHOT_FIELDS,
     Head,
     Page,
     Row,
+    SnapshotRow,
+    Stored,
     decode_page,
     decode_rows,
     head_values,
     is_good,
     is_good_head,
+    place_snapshot,
     read_key,
+    read_snapshot,
     unsealed,
 )
 from actgent.journal.listing import (

@@ -16,10 +16,7 @@ import trio
 
 from actgent.errors import JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup, Snapshot
-from actgent.journal.grouped.group import EVERYONE, GroupedJournal
-from actgent.journal.grouped.reading import Found, read_each
-from actgent.journal.grouped.steps import Head, Page, Row
-from actgent.journal.grouped.storage import HeadFound
+from actgent.journal.grouped import EVERYONE, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files import plain_name
 from actgent.support.storage_thread import Job, StorageThread

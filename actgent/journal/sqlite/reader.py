@@ -24,8 +24,7 @@ import attrs
 import outcome
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalVersion
-from actgent.journal.grouped.reading import Found
-from actgent.journal.grouped.steps import Head
+from actgent.journal.grouped import Found, Head
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey
 from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread

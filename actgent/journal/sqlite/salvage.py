@@ -12,7 +12,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
-from actgent.journal.grouped.steps import (
+from actgent.journal.grouped import (
     Head,
     JournalStep,
     Row,

@@ -14,7 +14,7 @@ import attrs
 from actgent.approvals import Approval, Decision, Edit, Reject, Respond, Withdraw
 from actgent.errors import ConfigurationError
 from actgent.journal.base import Entry, Journal
-from actgent.journal.grouped.references import resolve
+from actgent.journal.grouped import resolve
 from actgent.journal.records import (
     Accepted,
     ActionFailed,

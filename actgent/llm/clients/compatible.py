@@ -6,8 +6,7 @@ import os
 from typing import ClassVar, cast
 
 from actgent.llm.base import Chat
-from actgent.llm.http import Body
-from actgent.llm.http.keys import find_url
+from actgent.llm.http import Body, find_url
 
 from .openai import OpenAI
 from .providers import COMPATIBLE, CompatibleProvider

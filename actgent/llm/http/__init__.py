@@ -2,9 +2,11 @@
 
 from .client import Fold, Remote, RemoteOptions
 from .failures import provider_error
+from .keys import find_url
 from .media import PDF, PICTURES, Takes, attached
 from .names import wire_id, wire_name
 from .sdk import Sdk, set_platform
+from .sse import EventTooLarge, LineDecoder
 from .wire import (
     Body,
     base64_text,
@@ -24,7 +26,9 @@ __all__ = [
     "PDF",
     "PICTURES",
     "Body",
+    "EventTooLarge",
     "Fold",
+    "LineDecoder",
     "Remote",
     "RemoteOptions",
     "Sdk",
@@ -34,6 +38,7 @@ __all__ = [
     "count",
     "data_url",
     "described",
+    "find_url",
     "is_strict",
     "provider_error",
     "read_arguments",

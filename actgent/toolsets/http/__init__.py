@@ -1,7 +1,26 @@
 """Tools that call an API over HTTP, and the guard that every connection goes through."""
 
-from .auth import APIKey, Basic, Bearer
+from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, credentials_of
+from .exchange import APIRequest, Connections, WorthRepeating
 from .guard import Guard
-from .tool import HTTPTool, api_tool
+from .tool import EFFECTS, OURS, HTTPTool, api_tool, plain, readable
 
-__all__ = ["APIKey", "Basic", "Bearer", "Guard", "HTTPTool", "api_tool"]
+__all__ = [
+    "EFFECTS",
+    "OURS",
+    "APIKey",
+    "APIRequest",
+    "Auth",
+    "Basic",
+    "Bearer",
+    "Connections",
+    "Credentials",
+    "Guard",
+    "HTTPTool",
+    "WorthRepeating",
+    "api_tool",
+    "check_auth",
+    "credentials_of",
+    "plain",
+    "readable",
+]

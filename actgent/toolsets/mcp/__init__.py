@@ -1,6 +1,16 @@
 """Tools of servers that speak the Model Context Protocol (MCP)."""
 
-from .config import mcp_servers
+from .config import listed_servers, make_server, mcp_servers
+from .lock import LOCK, ToolLock, prompt_digest, tool_digest
 from .server import MCPServer
 
-__all__ = ["MCPServer", "mcp_servers"]
+__all__ = [
+    "LOCK",
+    "MCPServer",
+    "ToolLock",
+    "listed_servers",
+    "make_server",
+    "mcp_servers",
+    "prompt_digest",
+    "tool_digest",
+]

@@ -24,8 +24,8 @@ from actgent.support.logs import logger_of
 from actgent.tools.outputs.media import medium_of
 from actgent.tools.outputs.provenance import neutral
 from actgent.tools.outputs.results import controls_shown
-from actgent.tools.schemas.checking import compile_schema
-from actgent.toolsets.http.guard import Guard
+from actgent.tools.schemas import compile_schema
+from actgent.toolsets.http import Guard
 
 from .bounded import BoundedTransport
 from .command import MAX_MESSAGE, ServerCommand

@@ -25,7 +25,7 @@ from actgent.support.foreign import leaves
 from actgent.support.leads import for_servers
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.http import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
 from .command import ServerCommand

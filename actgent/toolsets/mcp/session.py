@@ -13,7 +13,7 @@ from mcp import ClientSession
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
-from actgent.tools.schemas.checking import CheckedSchema, compile_schema
+from actgent.tools.schemas import CheckedSchema, compile_schema
 
 _log = logger_of(__name__)
 

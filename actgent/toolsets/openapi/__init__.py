@@ -1,5 +1,5 @@
 """Tools from OpenAPI documents: an operation is a tool."""
 
-from .toolset import OpenAPI
+from .toolset import LARGEST, OpenAPI
 
-__all__ = ["OpenAPI"]
+__all__ = ["LARGEST", "OpenAPI"]

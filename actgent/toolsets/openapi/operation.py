@@ -11,9 +11,17 @@ import attrs
 
 from actgent.errors import InvalidArguments
 from actgent.tools.base import Tool, ToolContext
-from actgent.toolsets.http.auth import Auth, credentials_of
-from actgent.toolsets.http.exchange import APIRequest, Connections, WorthRepeating
-from actgent.toolsets.http.tool import EFFECTS, OURS, plain, readable
+from actgent.toolsets.http import (
+    EFFECTS,
+    OURS,
+    APIRequest,
+    Auth,
+    Connections,
+    WorthRepeating,
+    credentials_of,
+    plain,
+    readable,
+)
 
 from .document import APIDocument, Operation, SchemaTranslator, Unsupported
 

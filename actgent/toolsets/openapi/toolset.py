@@ -13,9 +13,17 @@ from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.options import check_options
 from actgent.tools.registry import fit_name
-from actgent.toolsets.http.auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth
-from actgent.toolsets.http.exchange import APIRequest, Connections
-from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.http import (
+    APIKey,
+    APIRequest,
+    Auth,
+    Basic,
+    Bearer,
+    Connections,
+    Credentials,
+    Guard,
+    check_auth,
+)
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
 from .document import APIDocument, Operation, Unsupported, read_document, read_file

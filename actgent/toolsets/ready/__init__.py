@@ -8,9 +8,10 @@ from .files import file_tools
 from .page import page_tool
 from .process import process_tool
 from .python_code import python_tool
-from .sql import sql_tool
+from .sql import MAX_ROWS, sql_tool
 
 __all__ = [
+    "MAX_ROWS",
     "calculator",
     "current_time",
     "file_tools",

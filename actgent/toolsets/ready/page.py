@@ -8,7 +8,7 @@ import httpx2
 
 from actgent.errors import ToolError
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.http import Guard
 
 MAX_BYTES = 2_000_000
 REDIRECTS = 5
