@@ -1,7 +1,8 @@
 """What an agent's code of today makes of sessions of before: of those that go on, and of those that are over."""
 
 from .coming import Outlook, foresee
-from .replaying import Difference, Recording, compare_session
+from .comparing import Difference
+from .replaying import Recording, compare_session
 from .showing import ShownRequest, show_next_request, show_request
 
 __all__ = [
