@@ -540,6 +540,22 @@ def test_each_field_of_data_says_what_it_is(modules):
     assert found == {}
 
 
+UNSAID = {"AccessToken", "AgentCore", "GatewayLimits", "Webhook"}
+"""Public classes with a field that does not say what it is. It only gets shorter."""
+
+
+def test_each_field_of_a_public_class_says_what_it_is(modules):
+    """Whatever module it stands in: what `actgent` exports is read by programs."""
+    found = {
+        cls.name
+        for module in modules.values()
+        for cls in module.body
+        if isinstance(cls, ast.ClassDef) and cls.name in actgent.__all__
+        if any("attrs." in ast.unparse(each) for each in cls.decorator_list) and unsaid(cls)
+    }
+    assert found == UNSAID
+
+
 # --- the map -----------------------------------------------------------------------------
 
 

@@ -81,6 +81,7 @@ class SchemaBuilder:
     """Classification types from instructions; without any, the default types."""
 
     instructions: Sequence[Instruction] = ()
+    """In the order in which the model is shown them."""
 
     def add(self, *instructions: Instruction) -> Self:
         """With these at the end."""
@@ -119,6 +120,7 @@ class AgentBuilder:
     """
 
     name: str
+    """The agent's name, or that of its folder."""
     _options: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """Arguments of `Agent`, as they were given."""
     _schemas: SchemaBuilder = attrs.field(factory=SchemaBuilder, repr=False)

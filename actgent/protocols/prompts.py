@@ -156,7 +156,9 @@ class PromptManager:
     """
 
     template: PromptTemplate
+    """The protocol's: how it asks."""
     profile: Profile
+    """Who the agent is, for templates."""
     _system: str | None = attrs.field(default=None, kw_only=True)
     """The system prompt where it is not the template alone, e.g. with layers round it."""
     live: Live | None = attrs.field(default=None, kw_only=True)

@@ -44,6 +44,7 @@ class Discovery:
     """What was found; `Agent(tools=found.tools)` has it all."""
 
     tools: tuple[Tool | Toolset, ...] = ()
+    """Those that agents can be given."""
     places: Mapping[str, str] = attrs.field(factory=dict)
     """Where each comes from, by its name: `file:line`, or a module, or an entry point."""
     problems: tuple[InvalidFile, ...] = ()

@@ -87,6 +87,7 @@ class PipelineResult:
     steps: Mapping[str, StepResult]
     """Of all steps, by their names."""
     inputs: Mapping[str, Any]
+    """What the run was given, by the names of the inputs."""
     session_id: str
     """The session of the run."""
     error: Exception | None = None

@@ -28,6 +28,7 @@ class TimeDecay:
     keep: float = attrs.field(
         default=0.1, validator=attrs.validators.and_(attrs.validators.gt(0), attrs.validators.le(1))
     )
+    """The weight down to which a message is kept, where the newest has 1."""
 
     def __call__(self, history: Sequence[Message]) -> list[Message]:
         newest = max((message.created_at for message in history), default=0.0)

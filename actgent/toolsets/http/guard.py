@@ -37,7 +37,9 @@ class Guard:
     """
 
     names: frozenset[str]
+    """Hosts that are opened with all their addresses, in lower case."""
     networks: tuple[Network, ...]
+    """Networks and single addresses that are opened."""
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         names, networks = set[str](), list[Network]()
