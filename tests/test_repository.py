@@ -297,6 +297,7 @@ OPEN = {
     "client.http",
     "cluster.operations",
     "journal.postgres",
+    "runtime.delegation",
     "runtime.sessions",
     "sessions.waiting",
     "tools.outputs",
