@@ -35,6 +35,10 @@ class Client(RemoteInsight):
     def __init__(self, link: ServerLink) -> None:
         self._link = link
 
+    def __actgent_link__(self) -> ServerLink:
+        """What its sessions work with; for gateways and nodes alone."""
+        return self._link
+
     def __repr__(self) -> str:
         return f"<Client of {self._link.calls.transport!r}>"
 
@@ -88,11 +92,6 @@ class Client(RemoteInsight):
         """
         request = RemoteRequest(operation="erase", agent=agent or "", session_id=session_id)
         await self._link.calls.call(request, done_by=("not-found",))
-
-
-def link_of(client: Client) -> ServerLink:
-    """What the sessions of a client work with."""
-    return client._link  # noqa: SLF001 - it is this module that makes clients
 
 
 @async_block()

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actgent.client.connecting import Client, link_of, open_client
+from actgent.client.connecting import Client, open_client
 from actgent.client.hearing import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.journal.postgres.partitioned import PartitionedJournal
@@ -72,7 +72,7 @@ class Member:
             self.lender.running(),
             open_client(node.transport) as client,
         ):
-            runtime.elsewhere = NodeClient(link_of(client), node.transport)
+            runtime.elsewhere = NodeClient(client.__actgent_link__(), node.transport)
             tasks = PoolTasks(runtime.agents, node.pool)
             application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
             await node.run(runtime, application, task_status=task_status)

@@ -27,7 +27,7 @@ from actgent.errors import ActgentError, BrokerLost, WireError
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
 from actgent.messages import new_secret
 from actgent.support.logs import Each, logger_of
-from actgent.web.relay import RelayedAnswer
+from actgent.web.server.relay import RelayedAnswer
 
 from .amqp import ChannelClosed, Connection, Consumer, ConsumerCancelled, NotConfirmed, Unroutable
 from .link import BrokerLink
@@ -205,7 +205,7 @@ class BrokerTransport(Transport):
     async def relay(
         self, form: HTTPForm, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
     ) -> AsyncGenerator[RelayedAnswer, None]:
-        """Ask once as somebody has asked us over HTTP; see `actgent.web.relay`.
+        """Ask once as somebody has asked us over HTTP; see `actgent.web.server.relay`.
 
         Raises:
             ConnectionLost: there is no answer, or no more of it, also while it is read.

@@ -23,8 +23,8 @@ from actgent.support.logs import Each, logger_of
 from .bounds import GatewayLimits, Meters
 from .inside import Inside
 from .problems import MEDIA_TYPE, Problem, problem_of
-from .relay import Relay
 from .routes.endpoints import JSON, Endpoint, HTTPCall, read_body, read_query
+from .server.relay import Relay
 from .tokens import AccessToken, Caller, TokenStore
 
 PREFIX = "/v1"

@@ -70,12 +70,12 @@ async def put_session(call: HTTPCall) -> Response:
 async def post_session(call: HTTPCall) -> Response:
     """Make a session with an id of ours."""
     key = call.header("idempotency-key")
-    session_id = id_for(call, key) if key else call.gateway.reach.journal.new_session_id()
+    session_id = id_of_key(call, key) if key else call.gateway.reach.journal.new_session_id()
     head, _ = await _make(call, session_id)
     return JSON(_made(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
 
 
-def id_for(call: HTTPCall, key: str) -> str:
+def id_of_key(call: HTTPCall, key: str) -> str:
     """The id of the session that this owner makes under a key, now and at each repetition."""
     words = "\n".join((call.caller.owner, call.body["agent"], check_client_id("idempotency-key:", key)))
     return hashlib.blake2b(words.encode(), digest_size=16, person=b"actgent.session").hexdigest()

@@ -12,8 +12,8 @@ from actgent.runtime.runtime import Runtime
 from actgent.web.app import PREFIX, Application, Doors, router_of
 from actgent.web.bounds import GatewayLimits, Meters
 from actgent.web.inside import Inside
-from actgent.web.relay import HANDED_ON, WANTS_HEADERS
 from actgent.web.routes.table import ENDPOINTS
+from actgent.web.server.relay import HANDED_ON, WANTS_HEADERS
 from actgent.web.tokens import AccessToken, Caller, TokenStore
 
 HOST = "cluster"

@@ -5,7 +5,16 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actgent import Approve, GatewayLimits, Suspended, connect, open_gateway
+from actgent import (
+    AlreadyDecided,
+    Approve,
+    ConfigurationError,
+    GatewayLimits,
+    Reject,
+    Suspended,
+    connect,
+    open_gateway,
+)
 from actgent.web.tokens import new_token
 
 from .pairs import PATIENCE, drain, open_pair
@@ -92,3 +101,58 @@ async def test_others_do_not_reach_a_session_by_another_node(pair):
             await ada.agent("clerk").create_session(session_id=session_id)
             with pytest.raises(LookupError):
                 await bo.agent("clerk").open_session(session_id)
+
+
+async def test_a_process_without_agents_serves_all_nodes(pair):
+    """Its gateway hands everything on; it has no journal, and knows tokens alone."""
+    with trio.fail_after(PATIENCE):
+        async with pair.cluster.connect(patience=PATIENCE) as way, open_client(way) as client:
+            clerk = client.agent("clerk")
+            assert [each.name for each in await client.agents()] == ["clerk"]
+            for session_id in (None, pair.id_at(pair.one), pair.id_at(pair.two)):
+                session = await clerk.create_session(session_id=session_id)
+                heard = []
+                session.on_conversation(lambda reply, heard=heard: heard.append(reply.text))
+                await session.chat("one two")
+                await session.wait_idle()
+                assert heard == ["you said: one two"]
+                with pytest.raises(Suspended) as waits:
+                    await clerk.run("deploy mars", session=session)
+                assert [each.session_id for each in await client.approvals()] == [session.id]
+                reply = await clerk.resume({waits.value.ids[0]: Approve()})
+                assert reply.text == "done: deployed to mars"
+                await session.aclose()
+            assert len(await client.sessions()) == 3
+        async with open_client(pair.one) as over_http:
+            with pytest.raises(ConfigurationError, match="takes a client of a broker"):
+                async with open_gateway(over_http):
+                    pass
+
+
+async def test_two_people_decide_at_two_nodes(pair):
+    """At once, and wherever the session lives: one decision counts, and the other one hears that."""
+    counted, refused = [], []
+
+    async def decide(session, approval_id, decision):
+        try:
+            await session.answer(approval_id, decision)
+        except AlreadyDecided:
+            refused.append(decision)
+        else:
+            counted.append(decision)
+
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as first, open_client(pair.two) as second:
+            for runtime in (pair.one, pair.two):
+                counted.clear(), refused.clear()
+                made = await first.agent("clerk").create_session(session_id=pair.id_at(runtime))
+                with pytest.raises(Suspended) as waits:
+                    await first.agent("clerk").run("deploy mars", session=made)
+                known = await second.agent("clerk").open_session(made.id)
+                async with trio.open_nursery() as nursery:
+                    for session, decision in ((made, Approve()), (known, Reject("no"))):
+                        nursery.start_soon(decide, session, waits.value.ids[0], decision)
+                await known.wait_idle()
+                assert len(counted) == len(refused) == 1
+                results = [each for each in await known.history() if each.sender.kind == "tool"]
+                assert ("deployed to mars" in results[-1].parts[0].content) == (counted == [Approve()])

@@ -8,7 +8,7 @@ here, too; its client comes back with the number that it saw last, and goes on w
 import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import orjson
@@ -22,14 +22,13 @@ from actgent.client.http.forms import HTTPForm
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_secret
-
-from .problems import Problem
-from .routes import media, past
-from .routes.chat import ENDPOINTS as CHAT, get_feedback, say, wait_of
-from .routes.endpoints import Endpoint, HTTPCall
-from .routes.sessions import id_for, post_session
-from .streaming.streams import unless_gone
-from .tokens import SCOPES
+from actgent.web.problems import Problem
+from actgent.web.routes import agents, media, past, signing_in
+from actgent.web.routes.chat import ENDPOINTS as CHAT, get_feedback, say, wait_of
+from actgent.web.routes.endpoints import Endpoint, HTTPCall
+from actgent.web.routes.sessions import id_of_key, post_session
+from actgent.web.streaming.streams import unless_gone
+from actgent.web.tokens import SCOPES
 
 PATIENCE = 30.0
 """Seconds for which a request is handed on, until its session is served."""
@@ -62,6 +61,17 @@ _OF_JOURNAL = frozenset(
     }
 )
 """What any process with the journal answers, wherever the session lives."""
+_OF_GATEWAY = frozenset(
+    {
+        agents.live,
+        agents.openapi,
+        agents.show_metrics,
+        agents.list_webhooks,
+        agents.redeliver,
+        signing_in.exchange_key,
+    }
+)
+"""What a gateway answers by itself that hosts no agents."""
 _IDS = {"say": "message_id", "schedule": "key", "delegate": "task_id", "post_fork": "session_id"}
 """Fields of bodies by which a repetition is known."""
 _DONE = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 404}
@@ -90,6 +100,7 @@ class RelayedAnswer:
         )
 
 
+@runtime_checkable
 class Way(Protocol):
     """What hands requests on; it tries once."""
 
@@ -110,9 +121,13 @@ class Relay:
     way: Way
     owns: Callable[[str], bool]
     """Tells by its id whether a session lives in this process."""
+    is_all: bool = False
+    """True: no agents and no journal are in this process, so all is asked elsewhere."""
 
     def takes(self, endpoint: Endpoint, call: HTTPCall) -> bool:
         """Return True for a request of a session that lives elsewhere and that only its owner can answer."""
+        if self.is_all:
+            return endpoint.answer not in _OF_GATEWAY
         session_id = _session_of(call)
         return bool(session_id) and endpoint.answer not in _OF_JOURNAL and not self.owns(session_id)
 
@@ -173,7 +188,7 @@ class RelayedResponse(Response):
     def _place(self) -> str:
         """The session whose owner is asked."""
         if self._endpoint.answer is post_session:
-            return id_for(self._call, self._sent["idempotency-key"])
+            return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is past.post_fork:  # it writes the copy alone
             return str(self._body["session_id"])
         return self._moved.session_id if isinstance(self._moved, SessionMoved) else _session_of(self._call)
