@@ -78,11 +78,15 @@ async def remove(pool, database=DATABASE, broker=BROKER):
 
     from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
     from actgent.cluster.opening import PARTITIONS
+    from actgent.cluster.queues import beacon_exchange, owner_exchange
 
     async with open_connection(parse_broker(broker)) as connection:
         channel = await connection.open_channel()
-        for queue in (f"actgent.{pool}.any", *(f"actgent.{pool}.g1.{each}" for each in range(PARTITIONS))):
+        generations = [f"g{each}.{number}" for each in (1, 2) for number in range(PARTITIONS)]
+        for queue in ("any", *generations):
             with suppress(ChannelClosed):
-                await channel.delete_queue(queue)
+                await channel.delete_queue(f"actgent.{pool}.{queue}")
+        for exchange in (beacon_exchange(pool), owner_exchange(pool)):
+            await channel.delete_exchange(exchange)
     with psycopg.connect(database, autocommit=True) as opened:
         opened.execute(f"DROP SCHEMA IF EXISTS {pool.replace('-', '_')} CASCADE")

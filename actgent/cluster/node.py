@@ -58,10 +58,10 @@ from .wire import (
     WireRequest,
     decode_message,
     encode_message,
+    form_of,
     properties,
 )
 
-GENERATION = 1
 RELEASE = importlib.metadata.version("actgent")
 PREFETCH = 400
 """Requests of one partition that are not acknowledged, at most."""
@@ -94,7 +94,6 @@ class Node:
         self.journal = journal
         self.link = link
         self.members = Members()
-        self.ownership = Ownership(name, journal.count)
         self.pool = pool
         self._grace = MOVE_GRACE
         self._is_leaving = False
@@ -109,7 +108,7 @@ class Node:
         """The way to sessions that live at other nodes, over the same connection."""
 
     def __repr__(self) -> str:
-        return f"<Node {self.name}, {len(self.serving)} partitions>"
+        return f"<Node {self.name}, {len(self.journal.owned)} partitions>"
 
     @property
     def serving(self) -> tuple[int, ...]:
@@ -131,6 +130,7 @@ class Node:
             BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
         """
         self._runtime = runtime
+        self.ownership = Ownership(self.name, self.journal.count)
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             start = nursery.start_soon
@@ -163,10 +163,12 @@ class Node:
         """Set up what all nodes need; declared again, a queue stays what it is."""
         self._version = connection.agreed.version
         await self.transport.build(connection, self.nursery)
+        await self._look_at_layout()
         channel = await connection.open_channel(prefetch=PREFETCH)
         for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
             await channel.declare_exchange(exchange, "fanout")
-        for form in (shared_queue(self.pool), dead_queue(), *map(self._queue, range(self.journal.count))):
+        partitions = () if self._is_leaving else range(self.journal.count)
+        for form in (shared_queue(self.pool), dead_queue(), *map(self._queue, partitions)):
             await _declare(channel, form)
         beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
         await channel.bind(beacons, beacon_exchange(self.pool))
@@ -178,7 +180,7 @@ class Node:
         self._act(self.ownership.connected())
 
     def _queue(self, partition: int) -> QueueForm:
-        return partition_queue(self.pool, GENERATION, partition, self._version)
+        return partition_queue(self.pool, self.journal.layout.generation, partition, self._version)
 
     async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
         with suppress(*BROKEN):
@@ -191,6 +193,9 @@ class Node:
         try:
             message = decode_message(delivery.body, delivery.properties)
         except WireError as error:
+            if form_of(delivery.properties) > self.journal.reads:  # another node is to have it
+                _log.warning("a message is left to nodes of a newer release: %s", Each(str(error)))
+                return
             _log.warning("a message cannot be read, and is dropped: %s", Each(str(error)))
             delivery.acknowledge()
             return
@@ -213,7 +218,13 @@ class Node:
             return
         delivery.acknowledge()
         if isinstance(message, Greeting):
-            layout = Layout(id=message.id, partitions=self.journal.count, generation=GENERATION)
+            known = self.journal.layout
+            layout = Layout(
+                id=message.id,
+                partitions=known.partitions,
+                generation=known.generation,
+                form=self.journal.latest.writes,
+            )
             self.nursery.start_soon(self._tell_layout, delivery, layout)
 
     async def _tell_layout(self, delivery: Delivery, layout: Layout) -> None:
@@ -296,7 +307,7 @@ class Node:
         wanted = set(partitions)
         try:
             taken = await self.journal.take(wanted)
-        except JournalError as error:
+        except (Fenced, JournalError) as error:
             _log.warning("the database did not hand over %d partitions: %s", len(wanted), Each(str(error)))
             for partition in wanted:
                 self._act(self.ownership.not_taken(partition))
@@ -417,6 +428,8 @@ class Node:
             owned=self.serving,
             is_leaving=self._is_leaving,
             release=RELEASE,
+            reads=self.journal.reads,
+            writes=self.journal.latest.writes,
             agents=tuple(each.agent for each in statistics),
             turns=sum(each.inbox.claimed for each in statistics),
         )
@@ -434,11 +447,26 @@ class Node:
                 self._act(self.ownership.look(assign_partitions(self.journal.count, nodes)))
                 with suppress(*BROKEN, Unroutable, NotConfirmed):
                     await self._tokens.look(self.serving)
-            try:
-                await self.journal.look()
-            except JournalError as error:
-                _log.warning("nobody knows which partitions are still ours: %s", Each(str(error)))
+            await self._look_at_layout()
             await trio.sleep(LOOK)
+
+    async def _look_at_layout(self) -> None:
+        """Find out what is still ours, and leave if this process has no place in the pool any more."""
+        try:
+            await self.journal.look()
+        except JournalError as error:
+            _log.warning("nobody knows which partitions are still ours: %s", Each(str(error)))
+        now, reads = self.journal.latest, self.journal.reads
+        if self._is_leaving or (now.generation == self.journal.layout.generation and now.writes <= reads):
+            return
+        _log.error(
+            "the pool has %d partitions by now and writes the form %d, of which this node reads up to %d: it leaves; start it again",
+            now.partitions,
+            now.writes,
+            reads,
+        )
+        self._is_leaving = True
+        self.nursery.start_soon(self.leave, LEAVING_GRACE)
 
 
 async def _declare(channel: Channel, form: QueueForm) -> tuple[int, int]:

@@ -9,13 +9,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from urllib.parse import unquote
 
 import attrs
 import orjson
 import trio
 
-from actgent.approvals import session_of
 from actgent.errors import BrokerLost
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
@@ -24,7 +22,18 @@ from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
 from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
 from .link import BrokerLink
 from .quarantine import Quarantine
-from .wire import CONTROL, USER, AnswerPiece, Message, WireRequest, encode_message, properties
+from .wire import (
+    CONTROL,
+    USER,
+    AnswerPiece,
+    Message,
+    WireRequest,
+    encode_message,
+    form_of,
+    is_repeated,
+    properties,
+    session_named,
+)
 
 AGAIN = 0.2
 """Seconds after which a request goes back into its queue whose session turned out to live elsewhere."""
@@ -65,7 +74,7 @@ class _Work:
         """The session whose requests wait together with this one; empty where as many may wait as come."""
         asked = self.asked
         is_bounded = asked.verb != "GET" and asked.path.rpartition("/")[2] not in _UNBOUNDED
-        return _session_of(asked) if is_bounded else ""
+        return session_named(asked) if is_bounded else ""
 
 
 class Requests:
@@ -141,7 +150,7 @@ class Requests:
             work.delivery.acknowledge()
         try:
             with work.scope:
-                await self._quarantine.wait(_session_of(work.asked))
+                await self._quarantine.wait(session_named(work.asked))
                 await self._application.answer(_of(work.asked), partial(self._tell, work), work.gone)
         except* _CannotTell:  # from a nursery of the endpoint's it comes in a group
             pass
@@ -177,7 +186,7 @@ class Requests:
             data=data,
             is_last=is_last,
             headers=NO_HEADERS if work.number else headers,
-            is_repeated=work.delivery.redelivered,
+            is_repeated=is_repeated(work.delivery),
         )
         work.number += 1
         try:
@@ -197,13 +206,6 @@ class Requests:
         work.delivery.requeue()
 
 
-def _session_of(asked: WireRequest) -> str:
-    """The id of the session that a request names; empty where it names none."""
-    kind, _, rest = asked.path.removeprefix("/").partition("/")
-    named = unquote(rest.partition("/")[0])
-    return {"sessions": named, "approvals": session_of(named)}.get(kind, "")
-
-
 def _of(asked: WireRequest) -> WiredRequest:
     return WiredRequest(
         verb=asked.verb,
@@ -217,6 +219,7 @@ def _of(asked: WireRequest) -> WiredRequest:
 
 
 async def send_back(link: BrokerLink, delivery: Delivery, message: Message, *, priority: int) -> None:
-    """Send something to who asked; raises as `BrokerLink.publish` does."""
-    to = delivery.properties.reply_to or ""
-    await link.publish(to, encode_message(message), properties(priority=priority))
+    """Send something to who asked, in the form of the question; raises as `BrokerLink.publish` does."""
+    asked = delivery.properties
+    about = properties(form=form_of(asked), priority=priority)
+    await link.publish(asked.reply_to or "", encode_message(message), about)

@@ -24,6 +24,7 @@ from actgent.client.transport import (
     Transport,
 )
 from actgent.errors import ActgentError, BrokerLost, WireError
+from actgent.journal.postgres import layout as layouts
 from actgent.journal.postgres.partitions import partition_of_slot, slot_of
 from actgent.messages import new_secret
 from actgent.support.logs import Each, logger_of
@@ -34,6 +35,7 @@ from .link import BrokerLink
 from .queues import client_queue, owner_exchange, partition_queue, shared_queue
 from .wire import (
     CONTROL,
+    FIRST_FORM,
     USER,
     AnswerPiece,
     Dropped,
@@ -77,6 +79,8 @@ class _Conversation:
     is_read: bool
     """True: it can be asked for again, whatever became of it."""
     pieces: trio.MemorySendChannel[AnswerPiece]
+    layout: Layout | None = None
+    """How the pool was laid out when the partition was found."""
     waiting: int = 0
     """Bytes that nobody has taken."""
     expected: int = 0
@@ -236,7 +240,7 @@ class BrokerTransport(Transport):
             ConnectionLost: there is none; `NoQueue` where nobody was ever there.
         """
         with self._conversation() as (known, pieces):
-            layout = await self._find_layout()
+            known.layout = layout = await self._find_layout()
             known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
             await self._send(known, attrs.evolve(asked, id=known.id), USER, seconds=ANSWER + seconds)
             piece = await self._next(known, pieces, ANSWER + seconds)
@@ -269,6 +273,8 @@ class BrokerTransport(Transport):
             piece = await pieces.receive()
             known.waiting -= len(piece.data)
             return piece
+        if not known.lost:
+            self._layout = None  # perhaps nobody serves that queue any more
         raise ConnectionLost(known.lost or f"nothing came for {seconds:g} s", was_sent=True)
 
     @contextmanager
@@ -311,16 +317,15 @@ class BrokerTransport(Transport):
             scopes=scopes,
         )
         if session_id:
-            layout = await self._find_layout()
+            known.layout = layout = await self._find_layout()
             known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
         await self._send(known, asked, USER, seconds=seconds)
 
     async def _find_layout(self) -> Layout:
-        if self._layout is None:
+        while self._layout is None:  # it may be forgotten again in between
             with self._conversation() as (known, pieces):
                 await self._send(known, Greeting(id=known.id), USER, seconds=ANSWER)
                 await self._next(known, pieces, CONNECTED)
-        assert self._layout is not None  # noqa: S101 - or there was no answer
         return self._layout
 
     async def _send(self, known: _Conversation, message: Message, priority: int, *, seconds: float) -> None:
@@ -334,6 +339,7 @@ class BrokerTransport(Transport):
         if limit.cancelled_caught:
             raise ConnectionLost("there is no connection to the broker", was_sent=False)
         about = properties(
+            form=self._form_of(known),
             message_id=known.id,
             reply_to=self._inbox,
             priority=priority,
@@ -343,24 +349,31 @@ class BrokerTransport(Transport):
         try:
             await self._link.publish(self._queue_of(known), encode_message(message), about)
         except Unroutable:
+            self._layout = None  # the pool may have other queues by now
             raise NoQueue("the cluster has no queue for this: no node has run yet", was_sent=False) from None
         except NotConfirmed as error:
             raise ConnectionLost(str(error), was_sent=False) from None
         except (BrokerLost, ChannelClosed) as error:
             raise ConnectionLost(str(error), was_sent=True) from None
 
+    def _form_of(self, known: _Conversation) -> int:
+        """Greetings are of the first form: how the cluster writes is not known yet."""
+        return FIRST_FORM if known.layout is None else min(known.layout.form, layouts.READS)
+
     def _queue_of(self, known: _Conversation) -> str:
-        if known.partition is None or self._layout is None:
+        if known.partition is None or known.layout is None:
             return shared_queue(self._pool).name
-        return partition_queue(self._pool, self._layout.generation, known.partition, (3,)).name
+        return partition_queue(self._pool, known.layout.generation, known.partition, (3,)).name
 
     def _drop(self, known: _Conversation) -> None:
         """Tell the owner that nobody reads; a stream that goes on would find no reader, either."""
         if self._nursery is not None and known.partition is not None and self._link.is_up:
-            self._nursery.start_soon(self._tell_dropped, self._queue_of(known), known.id)
+            self._nursery.start_soon(
+                self._tell_dropped, self._queue_of(known), self._form_of(known), known.id
+            )
 
-    async def _tell_dropped(self, queue: str, asked_id: str) -> None:
-        about = properties(reply_to=self._inbox, priority=CONTROL, expiration="5000")
+    async def _tell_dropped(self, queue: str, form: int, asked_id: str) -> None:
+        about = properties(form=form, reply_to=self._inbox, priority=CONTROL, expiration="5000")
         with suppress(BrokerLost, ChannelClosed, Unroutable, NotConfirmed):
             await self._link.publish(queue, encode_message(Dropped(id=asked_id)), about)
 

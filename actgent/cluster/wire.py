@@ -1,20 +1,31 @@
 """What nodes and clients of a cluster say to each other, as bytes: each message says its form in `type`.
 
 A request is one of HTTP, and its answer comes in pieces: so the endpoints of the gateway answer both ways.
+Requests are written in the form that the pool writes, and answers in that of their request. All else stays in the first form,
+as nodes and clients of all releases have to read it: beacons, what they are asked to do, layouts, owners, notices, tokens.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 import attrs
 from pamqp import commands
 
+from actgent.approvals import session_of
 from actgent.errors import WireError
 from actgent.errors.printable import quoted
+from actgent.journal.postgres import layout as layouts
 from actgent.support.wire import Wire
 
-FORM = "actgent/1"
-"""The form of messages: another number is another form."""
+from .amqp import Delivery
+
+FIRST_FORM = 1
+"""What the first release has read, and each one reads."""
+REPEATED = "repeated"
+"""The header of a message that was delivered in the queue of an earlier generation, too."""
+_TYPE = re.compile(r"actgent/([1-9][0-9]{0,3})")
 BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
 """Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
 PERSISTENT = 2
@@ -60,6 +71,8 @@ class Layout:
     id: str
     partitions: int
     generation: int
+    form: int = FIRST_FORM
+    """In which requests are written."""
 
 
 @attrs.frozen(kw_only=True)
@@ -96,6 +109,10 @@ class Beacon:
     """The partitions that it serves."""
     is_leaving: bool = False
     release: str = ""
+    reads: int = FIRST_FORM
+    """The highest form that it reads."""
+    writes: int = FIRST_FORM
+    """The form in which it writes."""
     agents: tuple[str, ...] = ()
     turns: int = 0
     """Turns that run there."""
@@ -164,8 +181,10 @@ def decode_message(body: bytes, properties: commands.Basic.Properties) -> Messag
     Raises:
         WireError: they are none, or of another form.
     """
-    if properties.message_type != FORM:
-        raise WireError(f"a message of the form {quoted(properties.message_type)}, not {FORM}")
+    form = form_of(properties)
+    if not FIRST_FORM <= form <= layouts.READS:
+        kind = quoted(properties.message_type)
+        raise WireError(f"a message of the type {kind}, not actgent/{FIRST_FORM} to actgent/{layouts.READS}")
     found = _WIRE.decode(body, Message)
     if len(found) != 1:
         raise WireError(f"{len(found)} messages where one belongs")
@@ -173,6 +192,31 @@ def decode_message(body: bytes, properties: commands.Basic.Properties) -> Messag
     return message
 
 
-def properties(**given: Any) -> commands.Basic.Properties:
+def form_of(properties: commands.Basic.Properties) -> int:
+    """The form of a message; 0 if it is none of a cluster."""
+    found = _TYPE.fullmatch(properties.message_type or "")
+    return int(found[1]) if found is not None else 0
+
+
+def properties(*, form: int = FIRST_FORM, **given: Any) -> commands.Basic.Properties:
     """What the broker reads of a message."""
-    return commands.Basic.Properties(message_type=FORM, **given)
+    return commands.Basic.Properties(message_type=f"actgent/{form}", **given)
+
+
+def carried_over(delivery: Delivery) -> commands.Basic.Properties:
+    """What the broker is to read of a message that goes into another queue; that it was delivered before is kept."""
+    about = delivery.properties
+    about.headers = {**(about.headers or {}), **({REPEATED: True} if delivery.redelivered else {})}
+    return about
+
+
+def is_repeated(delivery: Delivery) -> bool:
+    """True if a message may have had its effect before, at a node that has gone."""
+    return delivery.redelivered or REPEATED in (delivery.properties.headers or {})
+
+
+def session_named(asked: WireRequest) -> str:
+    """The id of the session that a request names; empty if it names none."""
+    kind, _, rest = asked.path.removeprefix("/").partition("/")
+    named = unquote(rest.partition("/")[0])
+    return {"sessions": named, "approvals": session_of(named)}.get(kind, "")

@@ -176,12 +176,14 @@ async def look_for_services() -> None:
 
 
 async def remove() -> None:
-    """Delete the schema and the queues."""
+    """Delete the schema, the queues and the exchanges."""
     await trio.to_thread.run_sync(ask_database, f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
     async with open_connection(parse_broker(BROKER)) as connection:
         channel = await connection.open_channel()
         for queue in ("any", *(f"g1.{partition}" for partition in range(64))):
             await channel.delete_queue(f"actgent.{POOL}.{queue}")
+        for exchange in ("nodes", "owners"):
+            await channel.delete_exchange(f"actgent.{POOL}.{exchange}")
 
 
 async def main() -> None:

@@ -1,14 +1,12 @@
 """What a node does with a request whose answer nobody hears any more, and with more of one session than may wait."""
 
-import types
-
 import pytest
 import trio
 import trio.testing
 
 from actgent.cluster.amqp import Unroutable
 from actgent.cluster.requests import MOST, Requests
-from actgent.cluster.wire import WireRequest, decode_message
+from actgent.cluster.wire import WireRequest, decode_message, properties
 
 
 class Link:
@@ -28,7 +26,7 @@ class Delivery:
     """A request as the broker gave it; notes what becomes of it."""
 
     def __init__(self):
-        self.properties = types.SimpleNamespace(reply_to="gone", headers={}, message_id="m")
+        self.properties = properties(reply_to="gone", message_id="m")
         self.redelivered = False
         self.became = []
 

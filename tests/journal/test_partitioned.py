@@ -339,12 +339,14 @@ async def test_one_owner_of_all_and_owners_of_parts_keep_each_other_out(postgres
         assert await a.unfinished("a") == [in_partition(0, nth=1)]  # its slot was filled in
 
 
-async def test_all_processes_name_as_many_partitions(postgres_url):
-    """Another number is refused, and so is one that cannot be doubled into."""
-    async with open_node(postgres_url, "a", partitions=8):
-        with pytest.raises(ConfigurationError, match="has 8 partitions, not 16"):
-            async with open_node(postgres_url, "b", partitions=16):
-                pass
+async def test_all_processes_have_as_many_partitions(postgres_url):
+    """Another number is that of a new pool alone; one that cannot be doubled into is refused."""
+    async with (
+        open_node(postgres_url, "a", partitions=8),
+        open_node(postgres_url, "b", partitions=16) as b,
+        open_node(postgres_url, "c", partitions=16, pool="other") as c,
+    ):
+        assert (b.count, c.count) == (8, 16)
     for count in (0, 3, 2 * SLOTS):
         with pytest.raises(ConfigurationError, match="1, 2, 4"):
             PartitionedJournal(postgres_url, node="a", partitions=count)

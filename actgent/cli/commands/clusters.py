@@ -5,7 +5,7 @@ from cyclopts import App
 from actgent.cli.serving.cluster_place import ClusterPlace
 from actgent.journal.membership import check_cluster_extra
 
-from .base import Flag, app, run_command
+from .base import Count, Flag, app, run_command
 
 
 @app.command
@@ -26,7 +26,7 @@ def node(target: str, /, *, name: str | None = None, place: ClusterPlace | None 
     return run_command(lambda terminal, shutdown: serve_node(options, terminal, shutdown))
 
 
-clusters = App(name="cluster", help="Look after a cluster: status, drain, dead.")
+clusters = App(name="cluster", help="Look after a cluster: status, drain, dead, repartition, finish-upgrade.")
 app.command(clusters)
 
 
@@ -59,6 +59,37 @@ def cluster_drain(node: str, /, *, place: ClusterPlace | None = None) -> int:
 
     where = place or ClusterPlace()
     return run_command(lambda terminal, _: drain_node(where, node, terminal))
+
+
+@clusters.command(name="repartition")
+def cluster_repartition(partitions: Count, *, place: ClusterPlace | None = None) -> int:
+    """Give a cluster another number of partitions while no node runs; sessions keep their ids, and no request is lost.
+
+    Where it breaks off no node starts until it was done again.
+
+    Args:
+        partitions: How many: 1, 2, 4, 8 ... or 4096.
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from actgent.cli.serving.cluster import change_partitions  # noqa: PLC0415
+
+    where = place or ClusterPlace()
+    return run_command(lambda terminal, _: change_partitions(where, partitions, terminal))
+
+
+@clusters.command(name="finish-upgrade")
+def cluster_finish_upgrade(*, place: ClusterPlace | None = None) -> int:
+    """Have all nodes write what this release reads, once none of an older one is there.
+
+    Args:
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from actgent.cli.serving.cluster import end_upgrade  # noqa: PLC0415
+
+    where = place or ClusterPlace()
+    return run_command(lambda terminal, _: end_upgrade(where, terminal))
 
 
 dead_letters = App(

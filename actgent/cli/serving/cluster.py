@@ -6,6 +6,7 @@ import attrs
 import orjson
 
 from actgent.cli.terminal import Terminal, one_line
+from actgent.cluster.operations.changing import finish_upgrade, repartition
 from actgent.cluster.operations.dead import drop_message, retry_dead
 from actgent.cluster.operations.watching import ClusterStatus, look_at_cluster, open_cluster_watch
 from actgent.journal.postgres.cluster_tables import DeadMessage, read_dead
@@ -39,6 +40,10 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
         sum(each.unfinished for each in status.partitions),
     )
     terminal.line(f"partitions: {said}; {waiting} requests wait, {unfinished} sessions are at work")
+    layout = status.layout
+    terminal.line(
+        f"{layout.partitions} partitions in generation {layout.generation}; all write the form {layout.writes}"
+    )
     for each in status.partitions if full else ():
         state = "" if each.is_served else ", not served"
         terminal.line(
@@ -51,6 +56,20 @@ async def drain_node(place: ClusterPlace, node: str, terminal: Terminal) -> int:
     async with open_cluster_watch(place.broker_url(), place.pool) as watch:
         name = await watch.drain(node)
     terminal.notice(f"{name} has handed over all that it served")
+    return 0
+
+
+async def change_partitions(place: ClusterPlace, partitions: int, terminal: Terminal) -> int:
+    """Give a pool another number of partitions while no node runs."""
+    moved = await repartition(place.journal_url(), place.broker_url(), place.pool, partitions)
+    terminal.notice(f"there are {partitions} partitions, and {moved} requests have changed their queue")
+    return 0
+
+
+async def end_upgrade(place: ClusterPlace, terminal: Terminal) -> int:
+    """Have a pool write the form of this release."""
+    form = await finish_upgrade(place.journal_url(), place.broker_url(), place.pool)
+    terminal.notice(f"all nodes write the form {form} from now on; older releases can be no nodes any more")
     return 0
 
 

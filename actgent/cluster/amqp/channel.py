@@ -112,12 +112,26 @@ class Channel:
         )
         return _expect(commands.Queue.DeclareOk, await self._ask(asked))
 
-    async def delete_queue(self, name: str) -> int:
-        """Delete a queue; returns how many messages were in it. Nothing happens where there is none."""
-        return (
-            _expect(commands.Queue.DeleteOk, await self._ask(commands.Queue.Delete(queue=name))).message_count
-            or 0
-        )
+    async def delete_queue(self, name: str, *, if_empty: bool = False) -> int:
+        """Delete a queue; returns how many messages were in it. Nothing happens where there is none.
+
+        Raises:
+            ChannelClosed: with `if_empty`, it is not empty (406).
+        """
+        asked = commands.Queue.Delete(queue=name, if_empty=if_empty)
+        return _expect(commands.Queue.DeleteOk, await self._ask(asked)).message_count or 0
+
+    async def begin_transactions(self) -> None:
+        """Have what is sent and acknowledged take effect together with `commit`, or not at all; for channels that do not confirm."""
+        await self._ask(commands.Tx.Select())
+
+    async def commit(self) -> None:
+        """Have all of it take effect since the last time; raises `ChannelClosed`, `BrokerLost`: it has, or it has not."""
+        await self._ask(commands.Tx.Commit())
+
+    async def delete_exchange(self, name: str) -> None:
+        """Delete an exchange; nothing happens where there is none."""
+        await self._ask(commands.Exchange.Delete(exchange=name))
 
     async def declare_exchange(self, name: str, kind: str = "direct", *, durable: bool = False) -> None:
         """Have an exchange; raises `ChannelClosed` where there is one of another kind."""
@@ -182,6 +196,14 @@ class Channel:
             return False
         self._publish(exchange, routing_key, body, properties or commands.Basic.Properties(), mandatory=False)
         return True
+
+    async def send_certainly(
+        self, routing_key: str, body: bytes, properties: commands.Basic.Properties
+    ) -> None:
+        """Send a message in a transaction; waits while too much waits. Raises as `send`, and if all is lost."""
+        await self._outlet.wait_writable()
+        self._check_open()
+        self._publish("", routing_key, body, properties, mandatory=False)
 
     def _publish(
         self, exchange: str, key: str, body: bytes, properties: commands.Basic.Properties, *, mandatory: bool

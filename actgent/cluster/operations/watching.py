@@ -13,6 +13,7 @@ from actgent.cluster.wire import Beacon, Leave, decode_message, encode_message, 
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.printable import quoted
 from actgent.journal.postgres.cluster_tables import ClusterTables, read_cluster_tables
+from actgent.journal.postgres.layout import PoolLayout, read_layout
 from actgent.journal.postgres.partitions import partition_of_slot
 
 HEARING = 3 * EVERY
@@ -41,6 +42,7 @@ class PartitionStatus:
 class ClusterStatus:
     """How a cluster is."""
 
+    layout: PoolLayout
     nodes: Sequence[Beacon]
     partitions: Sequence[PartitionStatus]
 
@@ -67,9 +69,9 @@ class ClusterWatch:
                         self._members.hear(message, trio.current_time())
         return dict(sorted(self._members.known(trio.current_time()).items()))
 
-    async def waiting(self, partition: int) -> int:
+    async def waiting(self, partition: int, generation: int) -> int:
         """Requests in the queue of a partition; 0 if there is none."""
-        form = partition_queue(self._pool, 1, partition, self._connection.agreed.version)
+        form = partition_queue(self._pool, generation, partition, self._connection.agreed.version)
         channel = await self._connection.open_channel()
         try:
             return (await channel.declare_queue(form.name, passive=True)).message_count or 0
@@ -122,16 +124,22 @@ async def open_cluster_watch(broker: str, pool: str) -> AsyncGenerator[ClusterWa
 async def look_at_cluster(broker: str, journal: str, pool: str) -> ClusterStatus:
     """How a cluster is just now; raises as `open_cluster_watch`, and `JournalFailed`."""
     tables = await read_cluster_tables(journal, pool)
+    layout = await read_layout(journal, pool)
     async with open_cluster_watch(broker, pool) as watch:
         nodes = await watch.nodes()
-        waiting = {row.partition: await watch.waiting(row.partition) for row in tables.partitions}
-    return ClusterStatus(nodes=tuple(nodes.values()), partitions=tuple(_join(tables, nodes, waiting)))
+        waiting = {
+            row.partition: await watch.waiting(row.partition, layout.generation) for row in tables.partitions
+        }
+    there, partitions = tuple(nodes.values()), tuple(_join(tables, layout, nodes, waiting))
+    return ClusterStatus(layout=layout, nodes=there, partitions=partitions)
 
 
-def _join(tables: ClusterTables, nodes: dict[str, Beacon], waiting: dict[int, int]) -> list[PartitionStatus]:
+def _join(
+    tables: ClusterTables, layout: PoolLayout, nodes: dict[str, Beacon], waiting: dict[int, int]
+) -> list[PartitionStatus]:
     unfinished: dict[int, int] = {}
     for slot, count in tables.unfinished.items():
-        partition = partition_of_slot(slot, max(1, len(tables.partitions)))
+        partition = partition_of_slot(slot, layout.partitions)
         unfinished[partition] = unfinished.get(partition, 0) + count
     return [
         PartitionStatus(

@@ -75,7 +75,7 @@ async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
 
 
 def _read(address: str, schema: str, pool: str) -> ClusterTables:
-    with _connected(address, schema) as connection:
+    with connected(address, schema) as connection:
         rows = connection.execute(_PARTITIONS, (pool,)).fetchall()
         unfinished = connection.execute(_UNFINISHED).fetchall()
         (suspects,) = one_row(connection, "SELECT count(*) FROM suspects")
@@ -112,13 +112,14 @@ async def _run(url: str, sql: str, *values: str) -> list[tuple[Any, ...]]:
 
 
 def _execute(address: str, schema: str, sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    with _connected(address, schema) as connection:
+    with connected(address, schema) as connection:
         cursor = connection.execute(sql, values)
         return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager
-def _connected(address: str, schema: str) -> Iterator[Connection]:
+def connected(address: str, schema: str) -> Iterator[Connection]:
+    """A connection to the schema of a cluster; raises as `read_cluster_tables`."""
     with (
         errors_translated(),
         psycopg.connect(address, autocommit=True, options=OPTIONS, **SETTINGS) as connection,

@@ -11,13 +11,15 @@ from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
 from .connecting import OPTIONS, SETTINGS, Connection, break_off, errors_translated
+from .layout import IS_TAKEN_FROM, PoolLayout, layout_of
 from .partitions import Taken
 
 ANSWERING = 10.0
 """Seconds that the server may take, until the connection is dropped."""
 _COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[])"
 _TAKE = f"""
-WITH wanted AS ({_COLUMNS} AS wanted (p, epoch)),
+WITH layout AS MATERIALIZED ({IS_TAKEN_FROM}),
+wanted AS (SELECT given.p, given.epoch FROM ({_COLUMNS}) AS given (p, epoch), layout),
 old AS MATERIALIZED (
     SELECT t.p, t.epoch, t.owner, t.clean FROM partitions AS t JOIN wanted USING (p) WHERE t.pool = %(pool)s
     ORDER BY t.p FOR UPDATE OF t
@@ -37,7 +39,10 @@ _GIVE_BACK = (
     f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s ORDER BY t.p FOR UPDATE OF t"
     ") AS held WHERE partitions.pool = %(pool)s AND partitions.p = held.p"
 )
-_LOOK = "SELECT p, epoch FROM partitions WHERE pool = %(pool)s"
+_LOOK = """
+SELECT t.p, t.epoch, c.generation, c.partitions, c.writes, c.state
+FROM (SELECT * FROM cluster WHERE pool = %(pool)s ORDER BY generation DESC LIMIT 1) AS c LEFT JOIN partitions AS t USING (pool)
+"""
 T = TypeVar("T")
 
 
@@ -51,12 +56,13 @@ class OwnershipTable:
         self._thread: StorageThread | None = None
         self._turn = trio.Lock()
 
-    async def take(self, epochs: Mapping[int, int]) -> list[Taken]:
+    async def take(self, epochs: Mapping[int, int], *, generation: int, reads: int) -> list[Taken]:
         """Become the owner of these partitions, in one statement; each with the epoch in which we think that we own it, or -1.
 
-        Writes that are under way end before; those that come after find the new epoch.
+        Writes that are under way end before; those that come after find the new epoch. None is ours if the pool has another
+        generation by now, or writes a higher form than we read.
         """
-        rows = await self._run(self._select, _TAKE, epochs)
+        rows = await self._run(self._select, _TAKE, epochs, generation=generation, reads=reads)
         return [self._taken(columns) for columns in rows]
 
     def _taken(self, columns: tuple[int, int, int | None, str | None, bool | None]) -> Taken:
@@ -69,9 +75,11 @@ class OwnershipTable:
         """Say of partitions, with their epochs, that nothing in them was left in the middle; nothing for those that another one has."""
         await self._run(self._execute, _GIVE_BACK, epochs)
 
-    async def look(self) -> dict[int, int]:
-        """The epoch of each partition that anybody has owned."""
-        return dict(await self._run(self._select, _LOOK, {}))
+    async def look(self) -> tuple[dict[int, int], PoolLayout]:
+        """The epoch of each partition that anybody has owned, and how the pool is laid out."""
+        rows = await self._run(self._select, _LOOK, {})
+        epochs = {number: epoch for number, epoch, *_ in rows if number is not None}
+        return epochs, layout_of(rows[0][2:])
 
     async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
         """The rows of another statement about what is owned."""
@@ -88,10 +96,10 @@ class OwnershipTable:
             self._thread.end(self._disconnect)
             self._thread = None
 
-    async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int]) -> T:
+    async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: int) -> T:
         """Run a statement about some partitions to its end: who is cancelled would not know whose the partitions are."""
         columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
-        return await self._run_whole(fn, sql, self._who | columns)
+        return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
         async with self._turn:

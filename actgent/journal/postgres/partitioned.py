@@ -13,17 +13,18 @@ import psycopg
 import psycopg.sql
 import trio
 
-from actgent.errors import ConfigurationError, Fenced, JournalDamaged, JournalError, JournalFailed
+from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalVersion
 from actgent.journal.base import SessionSummary
 from actgent.journal.feed import FeedReader
 from actgent.journal.grouped import EVERYONE, Found, Head, JournalStep, QueuedStep, Row
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, unlisted_page_query
 from actgent.messages import new_secret
 
-from . import statements
+from . import layout as layouts, statements
 from .allowances import AllowanceTable
 from .connecting import OPTIONS, Connection, in_transaction, one_row
 from .journal import WRITING, PostgresJournal
+from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .ownership_table import OwnershipTable
 from .partitions import PartitionsLost, Taken, check_partitions, partition_of_slot, slot_of, slots_of
 from .schema import migrate
@@ -51,9 +52,17 @@ class PartitionedJournal(PostgresJournal):
         partitions: int = 64,
         on_lost: Callable[[Mapping[int, int]], object] = lambda _: None,
     ) -> None:
-        """Args: `node` is this process, and no other one ever; `on_lost` hears of partitions that another one has taken, with the epochs that are over."""
+        """Args: `node` is this process, and no other one ever; `partitions` are those of a new pool.
+
+        `on_lost` hears of partitions that another process has taken, with the epochs that are over.
+        """
         super().__init__(url)
-        self.count = check_partitions(partitions)
+        self.reads = layouts.READS
+        """The highest form that this process reads."""
+        self.layout = PoolLayout(generation=1, partitions=check_partitions(partitions), writes=layouts.READS)
+        """Of the pool, as it was when this process came in."""
+        self.latest = self.layout
+        """Of the pool, as it was at the last look."""
         self.owned: dict[int, int] = {}
         """The partitions that this process owns, as far as it knows, with their epochs."""
         self.left = trio.Event()
@@ -70,6 +79,11 @@ class PartitionedJournal(PostgresJournal):
         """The writer's process on the server."""
 
     # --- owning --------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """The number of partitions."""
+        return self.layout.partitions
 
     def partition_of(self, session_id: str) -> int:
         """The partition of a session, and of all others of its tree."""
@@ -102,8 +116,12 @@ class PartitionedJournal(PostgresJournal):
 
         Raises:
             JournalFailed: the database does not answer; some may be taken, and can be taken again.
+            Fenced: the pool is laid out anew, or writes a form that this process does not read: it may take nothing.
         """
-        taken = await self._table.take({each: self.owned.get(each, -1) for each in sorted(set(partitions))})
+        wanted = {each: self.owned.get(each, -1) for each in sorted(set(partitions))}
+        taken = await self._table.take(wanted, generation=self.layout.generation, reads=self.reads)
+        if wanted and not taken:
+            raise Fenced("the partitions of this pool are not for this process any more: start it again")
         new = [each for each in taken if not each.is_kept]
         self._lose([each.partition for each in new])
         for each in new:
@@ -127,7 +145,7 @@ class PartitionedJournal(PostgresJournal):
     async def look(self) -> list[int]:
         """Find out which partitions others have taken; returns them, as `on_lost` gets them."""
         before = dict(self.owned)
-        known = await self._table.look()
+        known, self.latest = await self._table.look()
         lost = [each for each, epoch in before.items() if known.get(each) != epoch == self.owned.get(each)]
         self._lose(lost)
         return lost
@@ -171,17 +189,35 @@ class PartitionedJournal(PostgresJournal):
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
-        migrate(connection)
-        self._check_generation(connection)
+        try:
+            migrate(connection)
+        except JournalVersion:
+            if not self._is_for_us(connection):
+                raise
+        self._read_layout(connection)
         self._fill_slots(connection)
 
-    def _check_generation(self, connection: Connection) -> None:
-        connection.execute(statements.BEGIN_GENERATION, (self._pool, self.count))
-        (count,) = one_row(connection, statements.SELECT_GENERATION, self._pool)
-        if count != self.count:
-            raise ConfigurationError(
-                f"the pool {self._pool!r} of this journal has {count} partitions, not {self.count}: name as many"
+    def _read_layout(self, connection: Connection) -> None:
+        """Find out how the pool is laid out; one that comes in again finds it as it was.
+
+        Raises:
+            ConfigurationError: this process may not come in.
+            Fenced: it came in before, and the pool is laid out anew.
+        """
+        new = self.layout
+        connection.execute(BEGIN_POOL, (self._pool, new.partitions, self.reads, self._pool))
+        found = layout_of(one_row(connection, SELECT_LAYOUTS, self._pool))
+        if not self._is_owner:
+            self.layout = self.latest = check_layout(found, self._pool, reads=self.reads)
+        elif found.generation != self.layout.generation:
+            raise Fenced(
+                f"the pool {self._pool!r} was laid out anew while this process was away: start it again"
             )
+
+    def _is_for_us(self, connection: Connection) -> bool:
+        """True if a newer release has changed the schema, and still writes what we read."""
+        found = connection.execute(SELECT_LAYOUTS, (self._pool,)).fetchone()
+        return found is not None and found[2] <= self.reads
 
     def _fill_slots(self, connection: Connection) -> None:
         """Sessions that the owner of a whole journal wrote have no slot yet."""

@@ -104,7 +104,11 @@ MIGRATIONS: Sequence[str] = (
     );
     """,
 )
-"""The n-th leads from schema version n to n + 1; what stands here never changes."""
+"""The n-th leads from schema version n to n + 1; what stands here never changes.
+
+Nodes of the release before go on beside a schema that a newer node has brought up to date. So from the tenth on they only add:
+tables, columns with a default, indexes.
+"""
 
 
 def migrate(connection: Connection) -> None:

@@ -137,8 +137,6 @@ END_PARTITIONS = "UPDATE partitions SET epoch = epoch + 1, owner = '', clean = t
 """For who owns a whole journal: processes of a cluster that come back find that what they knew is old."""
 LOCK_SETTING_UP = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
 TRY_SHARED_LOCK = "SELECT pg_try_advisory_lock_shared(hashtextextended(%s, 0))"
-BEGIN_GENERATION = "INSERT INTO cluster (pool, generation, partitions, writes, state) VALUES (%s, 1, %s, 1, 'active') ON CONFLICT DO NOTHING"
-SELECT_GENERATION = "SELECT partitions FROM cluster WHERE pool = %s ORDER BY generation DESC LIMIT 1"
 SELECT_WITHOUT_SLOT = "SELECT DISTINCT session_id FROM sessions WHERE slot < 0 LIMIT %s"
 FILL_SLOTS = (
     "UPDATE sessions SET slot = u.slot FROM unnest(%s::text[], %s::smallint[]) AS u (id, slot) "

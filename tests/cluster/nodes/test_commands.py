@@ -165,6 +165,10 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
                     node.kill()
             gone = await command(cluster, "status", *place)
             assert (gone.returncode, gone.stdout.splitlines()[0]) == (1, "no node is there")
+            changed = await command(cluster, "repartition", "16", *place)
+            assert (changed.returncode, "there are 16 partitions" in changed.stderr) == (0, True)
+            words = "16 partitions in generation 2; all write the form 1"
+            assert words in (await command(cluster, "status", *place)).stdout
 
 
 async def check_a_node(cluster, node, command, place):
@@ -181,6 +185,10 @@ async def check_a_node(cluster, node, command, place):
     assert there["agents"] == ["clerk"]
     assert {each["owner"] for each in status["partitions"]} == {there["node"]}
     assert "web-" in (await command("status", *place)).stdout
+    refused = await command("repartition", "16", *place)
+    assert (refused.returncode, f"there are {there['node']}" in refused.stderr) == (2, True)
+    finished = await command("finish-upgrade", *place)
+    assert (finished.returncode, "write the form 1 from now on" in finished.stderr) == (0, True)
     unknown = await command("drain", "wob", *place)
     assert (unknown.returncode, "there is no node 'wob'" in unknown.stderr) == (2, True)
     drained = await command("drain", "web", *place)

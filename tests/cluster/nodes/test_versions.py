@@ -1,0 +1,146 @@
+"""Two releases side by side: a node of the one before serves beside a newer one until a person raises what all write."""
+
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from actgent import ConfigurationError, SessionNotFound
+from actgent.cluster.operations.changing import finish_upgrade
+from actgent.cluster.operations.watching import look_at_cluster
+from actgent.journal.postgres import layout
+from actgent.journal.postgres.cluster_tables import read_cluster_tables
+
+RELEASE = Path(__file__).with_name("release.py")
+PATIENCE = 180
+"""Seconds for all of a test, on a machine that does much else."""
+OLD, NEW = 1, 2
+"""The forms that the releases read: the next release is this one, with the next number."""
+
+
+@attrs.define(eq=False)
+class Releases:
+    """Nodes of two releases in processes of their own; what looks at them is of the newer one."""
+
+    lives: object
+    cluster: object
+    running: dict = attrs.field(factory=dict)
+
+    @property
+    def place(self):
+        return self.cluster.journal, self.cluster.broker, self.cluster.pool
+
+    async def start(self, name, reads):
+        """Start a node, and return what it says first."""
+        command = [sys.executable, RELEASE, str(reads), *self.place, name]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        life = self.running[name] = self.lives.popen(command, **pipes)
+        return await self.read(life.stdout.readline)
+
+    async def read(self, fn, *args):
+        return await trio.to_thread.run_sync(partial(fn, *args), abandon_on_cancel=True)
+
+    async def served(self, owners):
+        """Wait until each partition is served by a node whose name begins so."""
+        while True:
+            status = await look_at_cluster(self.cluster.broker, self.cluster.journal, self.cluster.pool)
+            names = {each.owner.partition("-")[0] for each in status.partitions if each.is_served}
+            if names == set(owners) and len(status.partitions) == sum(
+                each.is_served for each in status.partitions
+            ):
+                return status
+
+    async def end(self, name):
+        self.running[name].send_signal(signal.SIGTERM)
+        await self.read(self.running[name].wait)
+
+
+@pytest.fixture
+def releases(lives, open_cluster, monkeypatch):
+    """`releases()`: a block with `Releases`; this process is of the newer one."""
+    monkeypatch.setattr(layout, "READS", NEW)
+
+    @asynccontextmanager
+    async def open_releases():
+        async with open_cluster() as cluster:
+            started = Releases(lives, cluster)
+            try:
+                yield started
+            finally:
+                for life in started.running.values():
+                    life.send_signal(signal.SIGCONT)
+                    life.kill()
+                    life.wait()
+                    life.stdout.close()
+                    life.stderr.close()
+
+    return open_releases
+
+
+async def talk(client, name):
+    """Sessions over all partitions; each answers."""
+    for number in range(16):
+        agent, session_id = client.agent("clerk"), f"{name}{number}"
+        try:
+            session = await agent.open_session(session_id)
+        except SessionNotFound:
+            session = await agent.create_session("ada", session_id=session_id)
+        assert (await client.agent("clerk").run("hello", session=session)).text == "you said: hello"
+
+
+async def test_a_release_beside_the_next_one(releases):
+    """All write the old form until the upgrade is finished, which waits for the end of the last old node."""
+    with trio.fail_after(PATIENCE):
+        async with releases() as there, there.cluster.connect(patience=PATIENCE) as client:
+            assert await there.start("old", OLD) == b"READY\n"
+            assert await there.start("new", NEW) == b"READY\n"
+            status = await there.served({"old", "new"})
+            assert {each.node[:3]: (each.reads, each.writes) for each in status.nodes} == {
+                "old": (OLD, OLD),
+                "new": (NEW, OLD),
+            }
+            await talk(client, "a")
+            with pytest.raises(ConfigurationError, match=r"the form 2 is not read by old-.*drain"):
+                await finish_upgrade(*there.place)
+            await there.end("old")
+            await there.served({"new"})
+            assert await finish_upgrade(*there.place) == NEW
+            assert await finish_upgrade(*there.place) == NEW
+            await talk(client, "a")
+            assert await there.start("late", OLD) == b""
+            words = await there.read(there.running["late"].stderr.read)
+            assert (
+                b"writes the form 2, and this release of actgent reads forms up to 1: use a newer release"
+                in words
+            )
+            await talk(client, "b")
+
+
+async def test_an_old_node_that_hung_through_the_upgrade_takes_nothing(releases):
+    """It wakes up as one that no partition is for, and leaves; what it had has another node."""
+    with trio.fail_after(PATIENCE):
+        async with releases() as there, there.cluster.connect(patience=PATIENCE) as client:
+            await there.start("old", OLD)
+            await there.served({"old"})
+            await talk(client, "a")
+            there.running["old"].send_signal(signal.SIGSTOP)
+            await there.start("new", NEW)
+            await there.served({"new"})
+            assert await finish_upgrade(*there.place) == NEW
+            there.running["old"].send_signal(signal.SIGCONT)
+            words = b""
+            while b"this node reads up to 1: it leaves" not in words:
+                words = await there.read(there.running["old"].stderr.readline)
+            await there.end("new")
+            tables = await read_cluster_tables(there.cluster.journal, there.cluster.pool)
+            assert {each.owner[:3] for each in tables.partitions} == {"new"}
+            await there.start("next", NEW)
+            await there.served({"next"})
+            await talk(client, "a")
+            await there.end("old")

@@ -1,0 +1,162 @@
+"""How a pool is laid out: who may take its partitions when it writes another form, or is given another number of them."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent.errors import ConfigurationError, Fenced, JournalVersion
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost
+from actgent.journal.postgres.layout import begin_move, end_move, raise_form, read_layout
+from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.journal.postgres.schema import MIGRATIONS
+
+
+@asynccontextmanager
+async def open_node(url, name, *, reads=1, partitions=8):
+    """A journal of a process whose release reads forms up to one."""
+    journal = PartitionedJournal(url, node=name, partitions=partitions)
+    journal.reads = reads
+    async with journal.running():
+        await journal.acquire()
+        yield journal
+
+
+def in_partition(number, count=8):
+    """The id of a session in a partition of so many."""
+    return next(
+        f"s{each}" for each in range(10_000) if partition_of_slot(slot_of(f"s{each}"), count) == number
+    )
+
+
+def ask(url, sql):
+    address, _, schema = url.partition("?schema=")
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"SET search_path TO {schema}")
+        cursor = connection.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+# --- forms -----------------------------------------------------------------------------------------
+
+
+async def test_a_process_takes_nothing_once_the_pool_writes_what_it_does_not_read(postgres_url, make_writer):
+    """It writes on where it owns; what it loses or gives back goes to those that read it, and it hears why."""
+    async with open_node(postgres_url, "old") as old, open_node(postgres_url, "new", reads=2) as new:
+        await old.take([0, 1])
+        await raise_form(postgres_url, "default", 2)
+        writer = make_writer(old, old.owned[0], in_partition(0))
+        await writer.turn()
+        for again in ([2], [0]):
+            with pytest.raises(Fenced, match="start it again"):
+                await old.take(again)
+        await writer.turn()
+        await old.look()
+        assert (old.latest.writes, old.layout.writes) == (2, 1)
+        assert [each.partition for each in await new.take(range(8))] == list(range(8))
+        with pytest.raises(PartitionsLost):
+            await writer.turn()
+
+
+async def test_a_process_does_not_come_in_where_it_reads_too_little(postgres_url):
+    """A new pool writes what its first process reads; one of an older release is told to be a newer one."""
+    async with open_node(postgres_url, "new", reads=2) as new:
+        assert (await read_layout(postgres_url, "default")).writes == 2
+        with pytest.raises(ConfigurationError, match=r"writes the form 2.*forms up to 1: use a newer"):
+            async with open_node(postgres_url, "old"):
+                pass
+        assert len(await new.take([0])) == 1
+
+
+async def test_a_schema_of_a_newer_release_is_open_as_long_as_the_pool_writes_the_old_form(
+    postgres_url, make_writer
+):
+    """Also to a process whose connection was lost; not once another form is written."""
+    async with open_node(postgres_url, "old") as old:
+        await old.take([0])
+        writer = make_writer(old, old.owned[0], in_partition(0))
+        ask(postgres_url, f"UPDATE meta SET version = {len(MIGRATIONS) + 1}")
+        old._drop()
+        await writer.turn()
+        async with open_node(postgres_url, "beside") as beside:
+            assert len(await beside.take([1])) == 1
+        await raise_form(postgres_url, "default", 2)
+        with pytest.raises(JournalVersion):
+            async with open_node(postgres_url, "late"):
+                pass
+
+
+# --- partitions ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 32), (8, 2)])
+async def test_another_number_of_partitions_ends_all_that_were_owned(
+    postgres_url, make_writer, before, after
+):
+    """A process that hung writes nothing more; sessions keep their ids, and go on in the partition that has them now."""
+    ids = [in_partition(number, before) for number in (0, before - 1)]
+    async with open_node(postgres_url, "hung", partitions=before) as hung:
+        await hung.take(range(before))
+        hung_writers = [
+            make_writer(hung, hung.owned[number], each)
+            for number, each in zip((0, before - 1), ids, strict=True)
+        ]
+        for writer in hung_writers:
+            await writer.turn()
+        await hung.take([0])
+        await hung.give_back(range(1, before))
+        old, new = await begin_move(postgres_url, "default", after)
+        assert (old.partitions, new.partitions, new.generation) == (before, after, 2)
+        with pytest.raises(ConfigurationError, match=f"repartition --partitions {after}"):
+            async with open_node(postgres_url, "early"):
+                pass
+        with pytest.raises(PartitionsLost):
+            await hung_writers[0].turn()
+        with pytest.raises(Fenced, match="start it again"):
+            await hung.take([1])
+        again = await begin_move(postgres_url, "default", after)
+        assert [each.generation for each in again] == [1, 2]
+        with pytest.raises(ConfigurationError, match="on its way"):
+            await begin_move(postgres_url, "default", 2 * after)
+        await end_move(postgres_url, "default", new.generation)
+        async with open_node(postgres_url, "next") as later:
+            assert later.count == after
+            taken = await later.take(range(after))
+            unclean = {each.partition for each in taken if not each.was_clean}
+            assert unclean == set(range(max(1, after // before)))
+            for writer in hung_writers:
+                await make_writer(later, later.epoch_of(writer.session_id), writer.session_id).turn()
+        with pytest.raises(PartitionsLost):
+            await hung_writers[1].turn()
+
+
+async def test_no_partition_has_an_epoch_twice(postgres_url):
+    """Also where there were fewer in between: what was written under the first one is never written again."""
+    seen = set()
+    for count in (2, 8, 16, 1):
+        async with open_node(postgres_url, f"before {count}") as node:
+            for _ in range(2):
+                for each in await node.take(range(node.count)):
+                    assert each.is_kept or (each.partition, each.epoch) not in seen
+                    seen.add((each.partition, each.epoch))
+        _, new = await begin_move(postgres_url, "default", count)
+        await end_move(postgres_url, "default", new.generation)
+
+
+async def test_as_many_partitions_as_there_are_change_nothing(postgres_url):
+    """And of a pool that was never served, none can be changed."""
+    with pytest.raises(ConfigurationError):
+        await begin_move(postgres_url, "default", 8)
+    async with open_node(postgres_url, "a") as a:
+        await a.take([0])
+        before, after = await begin_move(postgres_url, "default", 8)
+        assert before == after
+        with pytest.raises(ConfigurationError, match=r"the pool 'other'.*start a node"):
+            await begin_move(postgres_url, "other", 8)
+        for count in (0, 3):
+            with pytest.raises(ConfigurationError, match="1, 2, 4"):
+                await begin_move(postgres_url, "default", count)
+        assert (await a.take([0]))[0].is_kept
