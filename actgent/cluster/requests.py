@@ -39,6 +39,8 @@ AGAIN = 0.2
 """Seconds after which a request goes back into its queue whose session turned out to live elsewhere."""
 MOST = 16
 """Requests of one session that may wait for their answers; the next one hears `busy`, and comes again."""
+DROPS = 1000
+"""Drops that came before their requests, of which a partition knows at most."""
 _UNBOUNDED = ("interrupt", "close", "decision")
 """What ends something, or lets it go on, which all others may wait for."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -88,6 +90,8 @@ class Requests:
         self._waiting: list[_Work] | None = []
         """Until the partition is served; None: it is."""
         self._running: dict[tuple[str, str], _Work] = {}
+        self._dropped: dict[tuple[str, str], None] = {}
+        """Those that nobody waits for any more, and that may still come: their drops overtake them."""
         self._lines = Counter[str]()
         """Requests at work by the sessions that they wait for."""
 
@@ -107,6 +111,10 @@ class Requests:
         work = self._running.get(place)
         if work is not None:
             work.gone.set()
+            return
+        self._dropped[place] = None
+        if len(self._dropped) > DROPS:
+            del self._dropped[next(iter(self._dropped))]
 
     def open(self) -> None:
         """The partition is served from now on."""
@@ -127,6 +135,10 @@ class Requests:
     # --- one request ---------------------------------------------------------------------
 
     def _begin(self, work: _Work) -> None:
+        if work.place in self._dropped and work.asked.verb == "GET":
+            del self._dropped[work.place]
+            work.delivery.acknowledge()
+            return
         if (line := work.line) and self._lines[line] >= MOST:
             self._start(self._refuse, work)
             return

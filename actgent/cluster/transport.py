@@ -81,6 +81,8 @@ class _Conversation:
     pieces: trio.MemorySendChannel[AnswerPiece]
     layout: Layout | None = None
     """How the pool was laid out when the partition was found."""
+    is_asked: bool = False
+    """True once the request may be at a node."""
     waiting: int = 0
     """Bytes that nobody has taken."""
     expected: int = 0
@@ -288,7 +290,7 @@ class BrokerTransport(Transport):
         finally:
             del self._known[known.id]
             receive.close()
-            if known.expected and not known.is_over:
+            if known.is_asked and (known.is_read or known.expected) and not known.is_over:
                 self._drop(known)
 
     async def _ask(self, known: _Conversation, form: HTTPForm, request: RemoteRequest) -> None:
@@ -345,7 +347,7 @@ class BrokerTransport(Transport):
             priority=priority,
             expiration=str(int(1000 * seconds)),
         )
-        known.lost = ""
+        known.lost, known.is_asked = "", True
         try:
             await self._link.publish(self._queue_of(known), encode_message(message), about)
         except Unroutable:

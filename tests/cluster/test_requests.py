@@ -126,3 +126,56 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
         await trio.testing.wait_all_tasks_blocked()
         assert [piece.status for piece in link.sent] == [204]
     assert len(requests) == 0
+
+
+async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
+    """Drops overtake what waits in a queue: a stream that nobody reads would go on for ever. What has an effect is done."""
+    answered = []
+
+    class Noting(Application):
+        async def answer(self, request, tell, gone):
+            answered.append(request.verb)
+            await super().answer(request, tell, gone)
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon)
+        requests.open()
+        for number, verb in enumerate(["GET", "POST"]):
+            delivery = Delivery()
+            requests.drop(("gone", str(number)))
+            requests.take(
+                delivery, WireRequest(id=str(number), verb=verb, path="/sessions/s/events", owner="ada")
+            )
+            await trio.testing.wait_all_tasks_blocked()
+            assert delivery.became == ["acknowledged"]
+    assert answered == ["POST"]
+    assert len(requests) == 0
+
+
+async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():
+    """At the next piece, with all that it holds."""
+    ended = []
+
+    class Streaming:
+        async def answer(self, request, tell, gone):
+            try:
+                while True:
+                    await tell(200, b"piece", False)
+            finally:
+                ended.append(gone.is_set())
+
+    class Gone(Link):
+        pieces = 3
+
+        async def publish(self, *args, **options):
+            self.pieces -= 1
+            if not self.pieces:
+                await super().publish()
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        link = Gone()
+        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon)
+        requests.open()
+        requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
+    assert (ended, link.pieces, len(requests)) == ([True], 0, 0)

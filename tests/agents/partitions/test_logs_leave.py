@@ -1,0 +1,57 @@
+"""A session's end of the journal, once another process goes on with the session: it writes nothing, whatever it is asked."""
+
+import pytest
+
+from actgent import Sender, SessionMoved
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed, Opened
+from actgent.sessions.session_log import SessionLog
+
+
+def change(number):
+    return Changed(changes={"n": number})
+
+
+@pytest.fixture
+async def log():
+    """A log of which one step is written, and one record waits for the next."""
+    async with open_journal("memory:") as journal:
+        opened = SessionLog("s", "clerk", journal, await journal.acquire())
+        await opened.write(Opened(owner=Sender("ada", "user"), created_at=1.0), change(1))
+        opened.add(change(2))
+        yield opened
+
+
+async def kept(log):
+    return len(await log._journal.load("s", agent="clerk"))
+
+
+async def test_what_waited_is_not_written(log):
+    """The other process has not seen it, and begins without it."""
+    log.leave()
+    assert log.is_idle
+    log.flush_soon()
+    with pytest.raises(SessionMoved):
+        await log.flush()
+    assert await kept(log) == 2
+
+
+async def test_what_comes_later_is_not_written(log):
+    """Neither what waits for the next step, nor what is written at once; callers hear where the session is."""
+    log.leave()
+    log.add(change(3))
+    log.flush_soon()
+    assert log.is_idle
+    with pytest.raises(SessionMoved):
+        await log.write(change(4))
+    with pytest.raises(SessionMoved):
+        log.change(change(5))
+    assert await kept(log) == 2
+
+
+async def test_nobody_gets_its_id_again(log):
+    """It is the other process's: this one does not close it."""
+    log.leave()
+    assert not log.withdraw()
+    assert log.is_idle
+    assert await kept(log) == 2

@@ -1,0 +1,175 @@
+"""Ends of a cluster that are seldom met: readers that are gone, two hands at once, keys of records, turns that do not end."""
+
+import base64
+
+import pytest
+import trio
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent import LLM, Answer, BareAgent, Text
+from actgent.client.transport import RemoteRequest
+from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.cluster.link import BrokerLink
+from actgent.cluster.operations.dead import retry_dead
+from actgent.cluster.queues import partition_queue
+from actgent.cluster.transport import open_broker_transport
+from actgent.cluster.wire import Dropped, WireRequest, decode_message
+from actgent.errors import JournalError
+from actgent.journal.encryption import VARIABLE
+from actgent.journal.listing import SessionKey
+from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.runtime import runtime as runtimes
+
+PATIENCE = 120
+"""Seconds for all of a test, on a machine that does much else."""
+
+
+class Held(LLM):
+    """Says again what it was told, once it is let go."""
+
+    name = "held"
+
+    def __init__(self):
+        self.goes = trio.Event()
+        self.called = trio.Event()
+        self.calls = 0
+
+    async def complete(self, chat, on_text=None):
+        self.calls += 1
+        self.called.set()
+        await self.goes.wait()
+        return Answer(parts=(Text(f"you said: {chat.messages[-1].parts[0].text}"),))
+
+
+def free():
+    llm = Held()
+    llm.goes.set()
+    return llm
+
+
+async def answers_of(session):
+    return [each.text for each in await session.history() if each.sender.kind == "assistant"]
+
+
+async def give_up(runtime, session):
+    """A message on the list of those that were given up, which its session has."""
+    await session.chat("2 + 2?", message_id="m1")
+    await session.wait_idle()
+    await runtime.journal.suspects.bury(SessionKey("clerk", session.id), "m1", "5 processes died")
+
+
+def bodies_in(cluster):
+    """The records of all sessions, as they stand in the database."""
+    address, _, schema = cluster.journal.partition("?schema=")
+    with psycopg.connect(address) as database:
+        return [bytes(body) for (body,) in database.execute(f"SELECT body FROM {schema}.steps")]
+
+
+async def test_two_people_say_a_message_again_at_once(open_cluster):
+    """Both get its new id, and it is said once."""
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=free())) as runtime,
+            cluster.connect() as client,
+        ):
+            session = await client.agent("clerk").create_session("ada")
+            await give_up(runtime, session)
+            ids = []
+
+            async def retry():
+                ids.append(await retry_dead(cluster.journal, cluster.broker, cluster.pool, "m1"))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(4):
+                    nursery.start_soon(retry)
+            await session.wait_idle()
+            assert len(set(ids)) == 1
+            said = [each.id for each in await session.history() if each.sender.kind == "user"]
+            assert said == ["m1", ids[0]]
+            assert len(await answers_of(session)) == 2
+
+
+async def test_records_are_encrypted_in_a_cluster(open_cluster, monkeypatch):
+    """Nodes with the keys go on with them; who has none reads nothing, and says no message again."""
+    key = base64.b64encode(bytes(range(32))).decode()
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
+            monkeypatch.setenv(VARIABLE, f"k1:{key}")
+            async with cluster.node(BareAgent("clerk", llm=free())) as runtime:
+                session = await client.agent("clerk").create_session("ada")
+                await give_up(runtime, session)
+                bodies = bodies_in(cluster)
+                assert bodies
+                assert all(body.startswith(b"\xe1") for body in bodies)
+            async with cluster.node(BareAgent("clerk", llm=free())):
+                assert (await client.agent("clerk").run("hello", session=session)).text == "you said: hello"
+                place = (cluster.journal, cluster.broker, cluster.pool, "m1")
+                monkeypatch.delenv(VARIABLE)
+                with pytest.raises(JournalError, match=VARIABLE):
+                    await retry_dead(*place)
+                with pytest.raises((JournalError, ExceptionGroup), match=VARIABLE):
+                    async with cluster.node(BareAgent("clerk", llm=free())):
+                        pass
+                monkeypatch.setenv(VARIABLE, f"k1:{key}")
+                await retry_dead(*place)
+                await session.wait_idle()
+                assert await answers_of(session) == [
+                    "you said: 2 + 2?",
+                    "you said: hello",
+                    "you said: 2 + 2?",
+                ]
+
+
+async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypatch):
+    """Its grace is over: the turn goes on at another node, whose model is asked again."""
+    monkeypatch.setattr(runtimes, "LEAVING_GRACE", 0.5)
+    hangs, answers = Held(), free()
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster, cluster.connect(patience=PATIENCE) as client:
+            async with cluster.node(BareAgent("clerk", llm=hangs)):
+                session = await client.agent("clerk").create_session("ada")
+                await session.chat("hello", message_id="m1")
+                await hangs.called.wait()
+            async with cluster.node(BareAgent("clerk", llm=answers)):
+                await session.wait_idle()
+                assert await answers_of(session) == ["you said: hello"]
+            assert (hangs.calls, answers.calls) == (1, 1)
+
+
+async def test_a_stream_that_nobody_waits_for_before_it_begins_is_dropped(open_cluster):
+    """Its request waits in the queue, and a word that nobody reads it any more: the node that comes begins no stream."""
+    request = RemoteRequest(operation="get_events", agent="clerk", session_id="s")
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster:
+            address, words = parse_broker(cluster.broker), {"name": "", "pool": cluster.pool, "owner": "ada"}
+            async with open_broker_transport(BrokerLink(address, name="t"), **words) as transport:
+                async with cluster.node(BareAgent("clerk", llm=free())):
+                    await transport._find_layout()
+                queue = partition_queue(cluster.pool, 1, partition_of_slot(slot_of("s"), 64), (3,)).name
+                async with open_connection(address) as connection:
+                    channel = await connection.open_channel(prefetch=100)
+                    async with await channel.consume(queue) as consumer, trio.open_nursery() as nursery:
+
+                        async def follow():
+                            async with transport.events(request):
+                                raise AssertionError("nobody answers")
+
+                        nursery.start_soon(follow)
+                        asked = await next_of(consumer, WireRequest)
+                        nursery.cancel_scope.cancel()
+                    async with await channel.consume(queue) as consumer:
+                        assert (await next_of(consumer, Dropped)).id == asked.id
+
+
+async def next_of(consumer, kind):
+    """Wait for a message of a kind; others, such as tokens, are dropped."""
+    async for delivery in consumer:
+        delivery.acknowledge()
+        message = decode_message(delivery.body, delivery.properties)
+        if isinstance(message, kind):
+            return message
+    raise AssertionError("nothing more comes")
