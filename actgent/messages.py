@@ -644,7 +644,7 @@ class Failure:
     """Of this delivery, and the same where it is delivered once more."""
     kind: str
     """`parse`, `model`, `limit`, `context`, `handler`, `refusal`, `filter`, `length`, `empty`, `interrupted`, `deadline`, `stopped`,
-    `guard`, `journal`, `moved`, `deps`, `internal`."""
+    `guard`, `journal`, `moved`, `deps`, `pool`, `internal`."""
     error: Exception
     """What was raised."""
     message_id: str

@@ -13,7 +13,15 @@ import orjson
 import trio
 
 from actgent.client.transport import ConnectionLost
-from actgent.errors import ActgentError, Fenced, InboxFull, JournalError, NotRunning, WireError
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    Fenced,
+    InboxFull,
+    JournalError,
+    NotRunning,
+    WireError,
+)
 from actgent.errors.wording import safe_words
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pools import PoolReport, PoolTask, PoolTasks
@@ -134,7 +142,7 @@ class PoolLinks:
         while True:
             try:
                 await link.run(build)
-            except BROKEN as error:
+            except (*BROKEN, ConfigurationError) as error:
                 _log.warning("there is no way to another pool: %s", Each(str(error)))
             await trio.sleep(LONGEST_PAUSE)
 
