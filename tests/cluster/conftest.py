@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -12,6 +12,7 @@ pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
 from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
 from actgent.errors import BrokerLost, ConfigurationError
 
+from . import certificates
 from .services import make_broker, make_database
 
 BROKER = "amqp://guest:guest@127.0.0.1:5672/"
@@ -61,6 +62,8 @@ class Relay:
         """Nothing goes through while this is not set, and nobody hears of it."""
         self.flows.set()
         self.port = 0
+        self.delay = 0.0
+        """Seconds for which each piece is held up, on either way."""
         self._scopes = set()
 
     def cut(self):
@@ -85,6 +88,7 @@ class Relay:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             while data := await source.receive_some():
                 await self.flows.wait()
+                await trio.sleep(self.delay)
                 await target.send_all(data)
         scope.cancel()
 
@@ -119,17 +123,39 @@ def open_relay(broker):
     return _open_relay
 
 
+@pytest.fixture
+def write_certificates():
+    """`write_certificates(folder, host)`: an authority and a certificate of it; the paths of both, and of its key."""
+    return certificates.write_certificates
+
+
 @pytest.fixture(scope="module")
-def services():
-    """A broker and a database of the module's own, started, which its tests may kill and start again."""
-    broker = make_broker()
-    try:
-        database = make_database()
-        try:
-            trio.run(database.start)
-            trio.run(broker.start)
-            yield broker, database
-        finally:
-            database.close()
-    finally:
-        broker.close()
+def services(tmp_path_factory):
+    """A broker and a database of the module's own, started, which its tests may kill and start again.
+
+    They speak plain text and TLS, with a certificate for 127.0.0.1 of the authority `ca`.
+    """
+    paths = certificates.write_certificates(tmp_path_factory.mktemp("certificates"), "127.0.0.1")
+    with ExitStack() as opened:
+        started = []
+        for make in (make_broker, make_database):
+            service = make()
+            opened.callback(service.close)
+            service.certify(*paths)
+            trio.run(service.start)
+            started.append(service)
+        yield tuple(started)
+
+
+@pytest.fixture
+def make_services():
+    """`make_services(**options)`: a broker and a database that are not started, and end with the test."""
+    with ExitStack() as opened:
+
+        def make(*, trusted, **options):
+            made = make_broker(**options), make_database(trusted=trusted, **options)
+            for service in made:
+                opened.callback(service.close)
+            return made
+
+        yield make

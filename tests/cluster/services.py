@@ -54,6 +54,8 @@ class Service:
     """What enters the network in which it is."""
     folder: Path = attrs.field(init=False)
     port: int = attrs.field(factory=free_port)
+    ca: Path = attrs.field(init=False)
+    """The authority of its certificate, if it has one."""
     _processes: list = attrs.field(factory=list)
     _environment: dict = attrs.field(factory=dict)
 
@@ -162,7 +164,7 @@ class Broker(Service):
 
     def certify(self, ca, cert, key):
         """Have a listener with a certificate, from the next start on."""
-        self.tls_port = free_port()
+        self.tls_port, self.ca = free_port(), ca
         given = {
             name: self.give(name, path.read_bytes())
             for name, path in (("ca", ca), ("cert", cert), ("key", key))
@@ -195,6 +197,8 @@ class Database(Service):
     user: str = "postgres"
     binaries: Path = Path()
     options: tuple = ()
+    trusted: str = "127.0.0.1/32"
+    """The network whose machines may come in."""
 
     def __attrs_post_init__(self):
         super().__attrs_post_init__()
@@ -213,6 +217,16 @@ class Database(Service):
         subprocess.run(
             self.command(*words, "--locale=C"), check=True, stdout=subprocess.DEVNULL, cwd=self.folder
         )
+
+        rules = self.folder / "data" / "pg_hba.conf"
+        rules.write_text(f"local all all trust\nhost all all {self.trusted} trust\n", encoding="ascii")
+
+    def certify(self, ca, cert, key):
+        """Speak TLS to who wants it, from the next start on."""
+        self.ca = ca
+        files = {"cert": self.give("cert", cert.read_bytes()), "key": self.give("key", key.read_bytes())}
+        named = (f"ssl_{name}_file={path}" for name, path in files.items())
+        self.options = tuple(word for setting in ("ssl=on", *named) for word in ("-c", setting))
 
     @property
     def url(self):

@@ -89,6 +89,17 @@ async def test_connections_to_the_broker_are_cut(nodes, relay):
     assert sum(nodes.calls.values()) == 600
 
 
+async def test_a_node_is_far_from_the_broker(nodes, relay):
+    """What is slow is in order as well, also when the other node dies."""
+    relay.delay = 0.05
+    await nodes.start("a", broker=f"amqp://guest:guest@127.0.0.1:{relay.port}/")
+    await nodes.start("b")
+    async with talking(nodes) as talks:
+        await talks.reach(100)
+        nodes.kill("b")
+    assert sum(nodes.calls.values()) <= 300 + 30
+
+
 async def test_what_kills_each_node_is_buried(nodes):
     """Three nodes die of a message, two more with its session alone; then it has failed, and its session goes on."""
     async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:

@@ -3,10 +3,20 @@
 import signal
 from functools import partial
 
+import attrs
 import pytest
 import trio
 
-from actgent import Approve, LimitReached, Limits, Suspended
+from actgent import (
+    Approve,
+    BrokerLost,
+    JournalFailed,
+    LimitReached,
+    Limits,
+    Suspended,
+    connect,
+    open_runtime,
+)
 
 from .talks import PATIENCE, Nodes, talking
 
@@ -106,3 +116,36 @@ async def test_what_waits_is_carried_over(nodes, services, how):
     assert nodes.calls["slowly a hole"] <= 2
     if how == "broker":
         assert max(nodes.calls.values()) == 1
+
+
+async def test_all_of_a_cluster_speaks_tls(nodes, services):
+    """Nodes and clients reach brokers and the database by certificates of an authority that they are told."""
+    broker, database = services
+    amqps = f"amqps://guest:guest@127.0.0.1:{broker.tls_port}/?cacertfile={broker.ca}"
+    checked = f"sslmode=verify-full&sslrootcert={database.ca}"
+    nodes.cluster = attrs.evolve(nodes.cluster, broker=amqps, journal=f"{nodes.cluster.journal}&{checked}")
+    await nodes.start("a")
+    await nodes.start("b")
+    async with talking(nodes, count=5) as talks:
+        await talks.reach(20)
+        nodes.kill("a")
+
+
+@pytest.mark.parametrize("wrong", ["authority", "host"])
+async def test_a_certificate_that_proves_nothing_is_refused(services, tmp_path, write_certificates, wrong):
+    """Neither broker nor database gets a word of a node to which it does not prove who it is; the error says so."""
+    broker, database = services
+    ca = write_certificates(tmp_path, "127.0.0.1")[0] if wrong == "authority" else broker.ca
+    host = "127.0.0.1" if wrong == "authority" else "localhost"
+    amqps = f"amqps://guest:s3cret@{host}:{broker.tls_port}/?cacertfile={ca}"
+    with pytest.raises(BrokerLost, match="its certificate is not trusted") as refused:
+        async with connect(amqps, name="tests"):
+            pass
+    checked = (
+        f"postgresql://postgres:s3cret@{host}:{database.port}/postgres?sslmode=verify-full&sslrootcert={ca}"
+    )
+    said = {"authority": "certificate verify failed", "host": "does not match host name"}[wrong]
+    with pytest.raises(JournalFailed, match=said) as failed:
+        async with open_runtime(journal=checked, broker=broker.url):
+            pass
+    assert "s3cret" not in f"{refused.value}{failed.value}"
