@@ -18,6 +18,7 @@ from actgent.journal.records import (
     Due,
     Ended,
     Finished,
+    Opened,
     Record,
     Said,
     Told,
@@ -100,8 +101,10 @@ class SessionLog:
 
         Raises:
             JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
-            JournalError: it could not be written. What was noted goes with the next step, and these records do not.
+            JournalError: it could not be written. What was noted goes before the next step, and these records do not.
         """
+        if self._pending and type(self._pending[0]) is not Opened:
+            self.flush_soon()  # before what others write meanwhile, also where this step fails
         noted, self._pending = self._pending, []
         try:
             await self._commit([*noted, *records], patience)

@@ -326,3 +326,39 @@ async def test_the_result_of_a_task_that_meets_a_full_disk_is_told_when_there_is
             await live(journal, space_after)
     (said,) = heard
     assert said.startswith("Task t, given to agent 'worker', failed" if fails else "Task t was done by")
+
+
+class StumblingJournal(MemoryJournal):
+    """Takes a second for its next write, and fails, once it is told so."""
+
+    stumbles = False
+
+    async def _write(self, rows, heads, epoch):
+        if self.stumbles:
+            self.stumbles = False
+            await trio.sleep(1)
+            raise JournalFailed("the disk did not answer")
+        await super()._write(rows, heads, epoch)
+
+
+async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_turn_that_runs(autojump_clock):
+    """What its write had taken along, the beginning of that turn, stays before what the turn writes meanwhile."""
+    async with StumblingJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok", delay=0.5)))
+            session = await agent.create_session("ada", session_id="s")
+            await session.chat("one")
+            await session.chat("two")
+            await trio.sleep(0.7)  # the turn of "two" has begun
+            journal.stumbles = True
+            with pytest.raises(JournalFailed):
+                await session.chat("three")
+            await session.wait_idle()
+            said = [message.text for message in session.history]
+        assert not journal.stumbles
+        kinds = [type(each) for each in await journal.load("s")]
+        assert kinds.count(Appended) == 2
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            session = await agent.open_session("s")
+            assert [message.text for message in session.history] == said == ["one", "ok", "two", "ok"]
