@@ -86,6 +86,22 @@ class ToolsetLost(Observation):
 
 
 @attrs.frozen(kw_only=True)
+class PartitionsTaken(Observation):
+    """A node of a cluster serves partitions that another one had, or nobody."""
+
+    node: str
+    """The name of the node that has them now."""
+    before: str
+    """The name of the one that had them; empty: nobody had."""
+    partitions: int
+    """How many they are."""
+    reason: str
+    """`new`, `given_back`, or `died`, also where that node was only cut off."""
+    seconds: float
+    """From when the broker handed them over until their requests are answered, at most."""
+
+
+@attrs.frozen(kw_only=True)
 class SessionObservation(Observation):
     """Something that happened in a session."""
 

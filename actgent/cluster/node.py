@@ -19,7 +19,7 @@ import trio
 
 from actgent.errors import Fenced, JournalError, WireError
 from actgent.journal.listing import SessionKey
-from actgent.journal.membership import LEAVING_GRACE
+from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
 from actgent.journal.postgres.partitioned import PartitionedJournal
 from actgent.journal.postgres.partitions import Taken
 from actgent.runtime.runtime import Runtime
@@ -30,6 +30,7 @@ from actgent.web.server.wired import WiredApplication
 from .amqp import Channel, Connection, Delivery, NotConfirmed, Unroutable
 from .link import BROKEN, BrokerLink
 from .members import EVERY, Members
+from .operations.figures import NodeFigures
 from .ownership import Do, Ownership, PartitionState
 from .placement import assign_partitions
 from .quarantine import Quarantine
@@ -94,6 +95,7 @@ class Node:
         self.journal = journal
         self.link = link
         self.members = Members()
+        self.figures = NodeFigures()
         self.pool = pool
         self._grace = MOVE_GRACE
         self._is_leaving = False
@@ -115,6 +117,17 @@ class Node:
         """The partitions whose requests are answered here."""
         return tuple(each for each in range(self.journal.count) if self.ownership.serves(each))
 
+    def statistics(self) -> ClusterStatistics:
+        """How the node is, and what happened at it."""
+        return ClusterStatistics(
+            node=self.name,
+            partitions=len(self.serving),
+            waiting=sum(map(len, self._requests.values())),
+            fenced=self.journal.fenced,
+            connections=self.link.connections,
+            **self.figures.counted(),
+        )
+
     # --- its life ------------------------------------------------------------------------
 
     async def run(
@@ -134,7 +147,7 @@ class Node:
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             start = nursery.start_soon
-            new = partial(Requests, self.link, application, self._quarantine, start)
+            new = partial(Requests, self.link, application, self._quarantine, start, self.figures)
             self._shared = new()
             self._requests = {each: new() for each in range(self.journal.count)}
             await nursery.start(self.link.run, self._build, self._connection_lost)
@@ -206,6 +219,7 @@ class Node:
             scope.cancel()
         self._subscriptions.clear()
         self._tokens.forget_all()
+        self.figures.forget_takeovers(range(self.journal.count))
         for requests in (self._shared, *self._requests.values()):
             requests.close()
         self._act(self.ownership.connection_lost())
@@ -288,12 +302,18 @@ class Node:
                     async for delivery in consumer:
                         if not scope.cancel_called:
                             self._read(delivery, partial(self._take_in, partition))
-                            self._act(self.ownership.delivered(partition))
+                            self._handed_over(partition)
             finally:
                 with suppress(*BROKEN):
                     channel.close()
         if not scope.cancel_called:
             connection.lose(f"the queue {queue.name} gives nothing more")
+
+    def _handed_over(self, partition: int) -> None:
+        """The broker has given something of a partition: the first of it says that no other node has it."""
+        if self.ownership.state(partition) is PartitionState.STANDBY:
+            self.figures.begin_takeover(partition, self._runtime.stream)
+        self._act(self.ownership.delivered(partition))
 
     def _close(self, partition: int) -> None:
         scope = self._subscriptions.pop(partition, None)
@@ -309,20 +329,26 @@ class Node:
             taken = await self.journal.take(wanted)
         except (Fenced, JournalError) as error:
             _log.warning("the database did not hand over %d partitions: %s", len(wanted), Each(str(error)))
+            self.figures.forget_takeovers(wanted)
             for partition in wanted:
                 self._act(self.ownership.not_taken(partition))
             await trio.sleep(AGAIN)
             return
         for each in taken:
             if each.is_kept:
-                self._act(self.ownership.kept(each.partition))
-                self._open(each.partition)
+                self._note_kept(each.partition)
             else:
                 self._note_taken(each)
+
+    def _note_kept(self, partition: int) -> None:
+        self.figures.forget_takeovers([partition])
+        self._act(self.ownership.kept(partition))
+        self._open(partition)
 
     def _note_taken(self, taken: Taken) -> None:
         if not taken.was_clean:
             self.members.forget(taken.before)
+        self.figures.note_taken(taken)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
         self.nursery.start_soon(self._tell_owner, taken.partition, taken.epoch)
 
@@ -349,12 +375,13 @@ class Node:
                 await trio.sleep(AGAIN)
         for partition in taken:
             self._open(partition)
+        self.figures.end_takeovers(taken, self.name, self._runtime.stream)
         self.nursery.start_soon(self._take_up, taken)
 
     async def _take_up(self, taken: frozenset[int]) -> None:
         while True:
             try:
-                await self._runtime.take_up(
+                self.figures.resumed += await self._runtime.take_up(
                     lambda session_id: self.journal.partition_of(session_id) in taken, choose=self._choose
                 )
             except JournalError as error:
@@ -368,13 +395,14 @@ class Node:
 
     def note_lost(self, lost: Mapping[int, int]) -> None:
         """Others have taken partitions of ours; their epochs that are over."""
+        self.figures.lost += len(lost)
         for partition, epoch in lost.items():
             self._act(self.ownership.fenced(partition, epoch))
 
     async def _evict(self, do: Do) -> None:
         """Let the sessions of a partition go without a word: they live elsewhere."""
         self._requests[do.partition].close()
-        await self._runtime.evict(partial(self._is_of, do.partition))
+        self.figures.evicted += await self._runtime.evict(partial(self._is_of, do.partition))
         await self._turns_ended(do)
 
     async def _drain(self, do: Do) -> None:

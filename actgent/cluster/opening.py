@@ -8,6 +8,7 @@ import trio
 from actgent.client.connecting import Client, open_client
 from actgent.client.hearing import ServerLink
 from actgent.client.session import RemoteSession
+from actgent.journal.membership import ClusterStatistics
 from actgent.journal.postgres.partitioned import PartitionedJournal
 from actgent.llm.governor import ShareLender
 from actgent.runtime.delegation.pools import PoolTasks
@@ -19,6 +20,7 @@ from actgent.web.tokens import Logins, TokenStore
 from .amqp import parse_broker
 from .link import BrokerLink
 from .node import Node, node_name
+from .operations.figures import OnSeconds
 from .pools import PoolApplication, PoolLinks
 from .queues import check_queue_part
 from .transport import BrokerTransport, open_broker_transport
@@ -76,6 +78,14 @@ class Member:
             tasks = PoolTasks(runtime.agents, node.pool)
             application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
             await node.run(runtime, application, task_status=task_status)
+
+    def statistics(self) -> ClusterStatistics:
+        """How the node is."""
+        return self.node.statistics()
+
+    def hear_seconds(self, on_seconds: OnSeconds | None) -> None:
+        """Call something with what takes how long; None ends that."""
+        self.node.figures.on_seconds = on_seconds
 
     async def leave(self, grace: float) -> None:
         """Hand over what is served here."""

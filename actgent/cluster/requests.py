@@ -21,6 +21,7 @@ from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
 
 from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
 from .link import BrokerLink
+from .operations.figures import NodeFigures
 from .quarantine import Quarantine
 from .wire import (
     CONTROL,
@@ -62,6 +63,7 @@ class _Work:
     gone: trio.Event = attrs.field(factory=trio.Event)
     """Set when nobody reads the answer any more."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    came_at: float = attrs.field(factory=trio.current_time)
     number: int = 0
     """Of the next piece."""
     has_moved: bool = False
@@ -83,8 +85,14 @@ class Requests:
     """The requests of one partition, or of the queue of all nodes."""
 
     def __init__(
-        self, link: BrokerLink, application: WiredApplication, quarantine: Quarantine, start: Starter
+        self,
+        link: BrokerLink,
+        application: WiredApplication,
+        quarantine: Quarantine,
+        start: Starter,
+        figures: NodeFigures,
     ) -> None:
+        self._figures = figures
         self._link, self._application = link, application
         self._quarantine, self._start = quarantine, start
         self._waiting: list[_Work] | None = []
@@ -201,8 +209,15 @@ class Requests:
             is_repeated=is_repeated(work.delivery),
         )
         work.number += 1
+        if piece.number == 0 and work.asked.verb != "GET":
+            self._figures.note_answer(status, trio.current_time() - work.came_at)
+        await self._send(work, piece)
+
+    async def _send(self, work: _Work, piece: AnswerPiece) -> None:
+        begun = trio.current_time()
         try:
             await send_back(self._link, work.delivery, piece, priority=USER)
+            self._figures.note_told(trio.current_time() - begun)
         except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
             work.gone.set()
             raise _CannotTell from error

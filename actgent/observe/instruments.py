@@ -12,6 +12,7 @@ MOST_SERIES = 1000
 _CALL = (names.OPERATION, names.PROVIDER, names.REQUEST_MODEL, names.RESPONSE_MODEL, names.AGENT)
 _TURN = (names.AGENT,)
 _TOOL = (names.AGENT, names.TOOL_NAME)
+_TAKEOVER = (names.REASON,)
 
 
 class Instruments:
@@ -39,6 +40,9 @@ class Instruments:
             names.AGENT_TOOL_CALLS, unit="{call}", description="Tool calls of a turn."
         )
         self._tool = seconds(names.TOOL_DURATION, "Time of a run of a tool.")
+        self._takeover = seconds(
+            names.TAKEOVER_DURATION, "Time until a partition is served that another node had."
+        )
         self._series: dict[str, set[tuple[tuple[str, Attribute], ...]]] = {}
 
     def record(self, facts: Mapping[str, Attribute], seconds: float, error: str) -> None:
@@ -61,6 +65,8 @@ class Instruments:
                     self._turn_tools.record(calls, labels)
             case names.EXECUTE_TOOL:
                 self._tool.record(seconds, self._labels(names.EXECUTE_TOOL, facts, _TOOL, error))
+            case names.TAKE_OVER:
+                self._takeover.record(seconds, self._labels(names.TAKE_OVER, facts, _TAKEOVER, error))
 
     def _labels(
         self, operation: str, facts: Mapping[str, Attribute], kept: tuple[str, ...], error: str

@@ -14,6 +14,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import ConfigurationError, SessionNotFound
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import SessionKey
+from actgent.journal.membership import ClusterStatistics, Membership
 from actgent.journal.records import Record
 from actgent.journal.transfer import ExportedSession, forked, write_sessions
 from actgent.llm.doors import Door, DoorStatistics, Lender
@@ -105,6 +106,7 @@ class Insight:
     """What a runtime tells of its agents."""
 
     journal: Journal | None
+    membership: Membership | None
     _askers = 0
     """Blocks in which people are asked in another way than by handlers."""
 
@@ -118,6 +120,10 @@ class Insight:
     def governors(self) -> tuple[DoorStatistics, ...]:
         """Return what the models of the agents pass before their providers: windows, who waits, limits and pauses, model by model."""
         return _doors_of(self._by_name())
+
+    def cluster(self) -> ClusterStatistics | None:
+        """Return how this process is as a node of a cluster: partitions, takeovers, fenced writes, delays; None without a broker."""
+        return None if self.membership is None else self.membership.statistics()
 
     async def schedules(
         self, *, after: SetSchedule | None = None, limit: int = 100

@@ -15,6 +15,9 @@ EXECUTE_TOOL = "execute_tool"
 SEND = "send"
 """Ours: a message that begins a trace."""
 
+TAKE_OVER = "take_over"
+"""Ours: a partition of a cluster that another node had."""
+
 # --- attributes of the conventions -------------------------------------------------------
 
 OPERATION = "gen_ai.operation.name"
@@ -59,6 +62,9 @@ GOVERNOR_SECONDS = "actgent.governor.seconds"
 COST = "actgent.cost.usd"
 TOOL_EFFECT = "actgent.tool.effect"
 TOOL_STATUS = "actgent.tool.status"
+PARTITION = "actgent.cluster.partition"
+REASON = "actgent.cluster.reason"
+"""Of a takeover: `new`, `given_back`, `died`; `none` where nothing was taken."""
 TURN_CALLS = "actgent.turn.model_calls"
 TURN_TOOL_CALLS = "actgent.turn.tool_calls"
 TURN_INPUT_TOKENS = "actgent.turn.input_tokens"
@@ -75,6 +81,7 @@ AGENT_DURATION = "gen_ai.invoke_agent.duration"
 AGENT_CALLS = "gen_ai.invoke_agent.inference_calls"
 AGENT_TOOL_CALLS = "gen_ai.invoke_agent.tool_calls"
 TOOL_DURATION = "gen_ai.execute_tool.duration"
+TAKEOVER_DURATION = "actgent.cluster.takeover.duration"
 SECOND_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 """Bounds of durations that the conventions advise."""
 TOKEN_BOUNDS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)

@@ -31,6 +31,7 @@ from actgent.events import (
     TurnStarted,
 )
 from actgent.journal.listing import State
+from actgent.journal.membership import ClusterStatistics
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 
@@ -98,6 +99,33 @@ HELP: Mapping[str, tuple[str, str]] = {
         "counter",
         "Bytes of records that the journal has written since it was opened.",
     ),
+    "actgent_cluster_partitions": ("gauge", "Partitions of a cluster whose sessions live here."),
+    "actgent_cluster_requests_waiting": ("gauge", "Requests from the broker that are not answered."),
+    "actgent_cluster_takeovers_total": ("counter", "Partitions that were taken over, by the reason."),
+    "actgent_cluster_takeover_seconds": (
+        "histogram",
+        "Time until a partition that was handed over is served.",
+    ),
+    "actgent_cluster_accept_seconds": ("histogram", "Time until a request with an effect is answered."),
+    "actgent_cluster_told_seconds": ("histogram", "Time until the broker has a piece of an answer."),
+    "actgent_cluster_fenced_writes_total": (
+        "counter",
+        "Writes that were refused, as another node had taken over.",
+    ),
+    "actgent_cluster_partitions_lost_total": (
+        "counter",
+        "Partitions that another node took while they were ours.",
+    ),
+    "actgent_cluster_turns_evicted_total": (
+        "counter",
+        "Turns that were stopped as their sessions had moved.",
+    ),
+    "actgent_cluster_sessions_resumed_total": (
+        "counter",
+        "Sessions that went on here in the middle of something.",
+    ),
+    "actgent_cluster_busy_total": ("counter", "Requests that were refused because too much waits."),
+    "actgent_cluster_connections_total": ("counter", "Connections to the broker that were built."),
     "actgent_webhooks_sent_total": ("counter", "Webhooks that were taken."),
     "actgent_webhooks_waiting": ("gauge", "Sessions whose webhooks wait."),
 }
@@ -143,7 +171,7 @@ class Metrics:
 
     async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
         async with self._runtime.events(CAPACITY) as self._reader:
-            with self._hearing_commits():
+            with self._hearing_commits(), self._hearing_cluster():
                 task_status.started()
                 async for event in self._reader:
                     if (take := _TAKES.get(type(event))) is not None:
@@ -162,6 +190,22 @@ class Metrics:
             yield
         finally:
             known.on_commit = None
+
+    @contextmanager
+    def _hearing_cluster(self) -> Iterator[None]:
+        """Have the node tell how long takeovers and answers take, for the block."""
+        membership = self._runtime.membership
+        if membership is None:
+            yield
+            return
+        membership.hear_seconds(self._observe_cluster)
+        try:
+            yield
+        finally:
+            membership.hear_seconds(None)
+
+    def _observe_cluster(self, what: str, reason: str, seconds: float) -> None:
+        self.observe(f"actgent_cluster_{what}_seconds", {"reason": reason} if reason else {}, seconds)
 
     # --- counting ------------------------------------------------------------------------
 
@@ -349,3 +393,18 @@ def gauges_of(
             yield "actgent_governor_window", lane.window, of_model
             yield "actgent_governor_running", lane.running, of_model
             yield "actgent_governor_waiting", sum(lane.waiting.values()), of_model
+    if (node := runtime.cluster()) is not None:
+        yield from _gauges_of_node(node)
+
+
+def _gauges_of_node(node: ClusterStatistics) -> Iterator[tuple[str, float, Mapping[str, str]]]:
+    yield "actgent_cluster_partitions", node.partitions, {}
+    yield "actgent_cluster_requests_waiting", node.waiting, {}
+    for reason, number in node.takeovers.items():
+        yield "actgent_cluster_takeovers_total", number, {"reason": reason}
+    yield "actgent_cluster_fenced_writes_total", node.fenced, {}
+    yield "actgent_cluster_partitions_lost_total", node.lost, {}
+    yield "actgent_cluster_turns_evicted_total", node.evicted, {}
+    yield "actgent_cluster_sessions_resumed_total", node.resumed, {}
+    yield "actgent_cluster_busy_total", node.busy, {}
+    yield "actgent_cluster_connections_total", node.connections, {}

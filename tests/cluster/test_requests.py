@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from actgent.cluster.amqp import Unroutable
+from actgent.cluster.operations.figures import NodeFigures
 from actgent.cluster.requests import MOST, Requests
 from actgent.cluster.wire import WireRequest, decode_message, properties
 
@@ -67,7 +68,7 @@ async def test_a_request_whose_asker_is_gone_is_not_given_back(
     delivery = Delivery()
     async with trio.open_nursery() as nursery:
         application = Application(is_grouped=is_grouped, error=error)
-        requests = Requests(Link(), application, Quarantine(), nursery.start_soon)
+        requests = Requests(Link(), application, Quarantine(), nursery.start_soon, NodeFigures())
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert delivery.became == becomes
@@ -106,7 +107,7 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
         requests.take(deliveries[-1], WireRequest(id=str(len(deliveries)), verb=verb, path=path, owner="ada"))
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(link, application, Quarantine(), nursery.start_soon)
+        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
         requests.open()
         for _ in range(MOST + 2):
             take("/sessions/s/messages")
@@ -138,7 +139,7 @@ async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
             await super().answer(request, tell, gone)
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon)
+        requests = Requests(Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon, NodeFigures())
         requests.open()
         for number, verb in enumerate(["GET", "POST"]):
             delivery = Delivery()
@@ -175,7 +176,7 @@ async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():
 
     async with trio.open_nursery() as nursery:
         link = Gone()
-        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon)
+        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
     assert (ended, link.pieces, len(requests)) == ([True], 0, 0)

@@ -8,7 +8,12 @@ import orjson
 from actgent.cli.terminal import Terminal, one_line
 from actgent.cluster.operations.changing import finish_upgrade, repartition
 from actgent.cluster.operations.dead import drop_message, retry_dead
-from actgent.cluster.operations.watching import ClusterStatus, look_at_cluster, open_cluster_watch
+from actgent.cluster.operations.watching import (
+    ClusterStatus,
+    PartitionStatus,
+    look_at_cluster,
+    open_cluster_watch,
+)
 from actgent.journal.postgres.cluster_tables import DeadMessage, read_dead
 
 from .cluster_place import ClusterPlace
@@ -39,16 +44,24 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
         sum(each.waiting for each in status.partitions),
         sum(each.unfinished for each in status.partitions),
     )
-    terminal.line(f"partitions: {said}; {waiting} requests wait, {unfinished} sessions are at work")
+    lag = max((each.lag for each in status.partitions), default=0.0)
+    behind = f", the last step of one {lag:.0f} s ago" if unfinished else ""
+    terminal.line(f"partitions: {said}; {waiting} requests wait, {unfinished} sessions are at work{behind}")
     layout = status.layout
     terminal.line(
         f"{layout.partitions} partitions in generation {layout.generation}; all write the form {layout.writes}"
     )
     for each in status.partitions if full else ():
-        state = "" if each.is_served else ", not served"
-        terminal.line(
-            f"  {each.partition}: {each.owner}, epoch {each.epoch}, {each.waiting} waiting, {each.unfinished} at work{state}"
-        )
+        terminal.line(_line_of(each))
+
+
+def _line_of(each: PartitionStatus) -> str:
+    since, state = each.since.isoformat(timespec="seconds"), "" if each.is_served else ", not served"
+    behind = f", lag {each.lag:.0f} s" if each.unfinished else ""
+    return (
+        f"  {each.partition}: {each.owner} since {since}, epoch {each.epoch}, {each.waiting} waiting, "
+        f"{each.unfinished} at work{behind}{state}"
+    )
 
 
 async def drain_node(place: ClusterPlace, node: str, terminal: Terminal) -> int:

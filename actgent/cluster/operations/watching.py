@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 
 import attrs
 import trio
@@ -30,12 +31,16 @@ class PartitionStatus:
     owner: str
     """Who took it last; empty: nobody ever had it."""
     epoch: int
+    since: datetime
+    """When it was taken."""
     is_served: bool
     """True: a node that is there says that it serves it."""
     waiting: int
     """Requests that nobody has."""
     unfinished: int
     """Sessions that are in the middle of something."""
+    lag: float
+    """Seconds since the last step of the one of these that has waited longest; 0: there are none."""
 
 
 @attrs.frozen(kw_only=True)
@@ -138,17 +143,21 @@ def _join(
     tables: ClusterTables, layout: PoolLayout, nodes: dict[str, Beacon], waiting: dict[int, int]
 ) -> list[PartitionStatus]:
     unfinished: dict[int, int] = {}
+    lags: dict[int, float] = {}
     for slot, count in tables.unfinished.items():
         partition = partition_of_slot(slot, layout.partitions)
         unfinished[partition] = unfinished.get(partition, 0) + count
+        lags[partition] = max(lags.get(partition, 0.0), tables.lags[slot])
     return [
         PartitionStatus(
             partition=row.partition,
             owner=row.owner,
             epoch=row.epoch,
+            since=row.since,
             is_served=row.owner in nodes and row.partition in nodes[row.owner].owned,
             waiting=waiting[row.partition],
             unfinished=unfinished.get(row.partition, 0),
+            lag=lags.get(row.partition, 0.0),
         )
         for row in tables.partitions
     ]

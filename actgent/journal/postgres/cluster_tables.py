@@ -16,8 +16,10 @@ from actgent.support.postgres_address import split_schema
 from .connecting import OPTIONS, SETTINGS, Connection, errors_translated, one_row
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
-_UNFINISHED = "SELECT slot, count(*) FROM sessions WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended GROUP BY slot"
-
+_UNFINISHED = (
+    "SELECT slot, count(*), extract(epoch FROM now())::float8 - min(updated_at) FROM sessions "
+    "WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended GROUP BY slot"
+)
 
 _DEAD = "SELECT session_id, agent, message_id, reason, at, retried_as FROM dead ORDER BY at, message_id"
 _NOTE_RETRIED = "UPDATE dead SET retried_as = %s WHERE session_id = %s AND agent = %s AND message_id = %s"
@@ -57,6 +59,8 @@ class ClusterTables:
     partitions: tuple[PartitionRow, ...]
     unfinished: dict[int, int]
     """By slot, sessions that are in the middle of something."""
+    lags: dict[int, float]
+    """By slot, seconds since the last step of the one of these that has waited longest."""
     suspects: int
     """Sessions that were in the middle of something when a process died."""
     dead: int
@@ -81,7 +85,13 @@ def _read(address: str, schema: str, pool: str) -> ClusterTables:
         (suspects,) = one_row(connection, "SELECT count(*) FROM suspects")
         (dead,) = one_row(connection, "SELECT count(*) FROM dead")
     known = tuple(map(_to_row, rows))
-    return ClusterTables(partitions=known, unfinished=dict(unfinished), suspects=suspects, dead=dead)
+    return ClusterTables(
+        partitions=known,
+        unfinished={slot: count for slot, count, _ in unfinished},
+        lags={slot: max(0.0, lag) for slot, _, lag in unfinished},
+        suspects=suspects,
+        dead=dead,
+    )
 
 
 def _to_row(columns: tuple[Any, ...]) -> PartitionRow:

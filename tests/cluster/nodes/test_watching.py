@@ -1,0 +1,179 @@
+"""What a node tells of itself: takeovers by their reasons, turns that went on, and how soon it answers."""
+
+import json
+import logging
+from datetime import UTC, datetime
+
+import pytest
+import trio
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra `otel` is not installed")
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from actgent import LLM, Answer, BareAgent, Text, Usage, open_runtime
+from actgent.cli.serving.cluster import show_status
+from actgent.events import PartitionsTaken
+from actgent.journal.postgres.cluster_tables import read_cluster_tables
+from actgent.observe import Telemetry
+from actgent.web.metrics import Metrics, gauges_of
+
+PATIENCE = 90
+"""Seconds for all of a test, on a machine that does much else."""
+
+
+class Held(LLM):
+    """Answers when it is let; notes that it was asked."""
+
+    name = "held"
+
+    def __init__(self):
+        self.asked, self.let = trio.Event(), trio.Event()
+
+    async def complete(self, chat, on_text=None):
+        self.asked.set()
+        await self.let.wait()
+        return Answer(parts=(Text("at last"),), usage=Usage(input_tokens=1, output_tokens=1))
+
+
+class Place:
+    """Where `actgent cluster` looks."""
+
+    def __init__(self, cluster):
+        self.pool, self._cluster = cluster.pool, cluster
+
+    def broker_url(self):
+        return self._cluster.broker
+
+    def journal_url(self):
+        return self._cluster.journal
+
+
+class Terminal:
+    """What a command shows."""
+
+    def __init__(self):
+        self.lines = []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    raw = line
+
+
+async def until(condition):
+    while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+        await trio.sleep(0.02)
+
+
+async def cut_off(cluster, llm, scope, *, task_status):
+    """A node that ends without a word when its scope is cancelled."""
+    with scope:
+        async with cluster.node(BareAgent("clerk", llm=llm), node="first") as runtime:
+            task_status.started(runtime)
+            await trio.sleep_forever()
+
+
+async def show(cluster, **options):
+    terminal = Terminal()
+    await show_status(Place(cluster), terminal, **options)
+    return terminal.lines
+
+
+async def until_written(cluster):
+    """Wait until the database has a session that is unfinished: a turn may begin before."""
+    while not (await read_cluster_tables(cluster.journal, cluster.pool)).unfinished:  # noqa: ASYNC110 - as above
+        await trio.sleep(0.02)
+
+
+def takeovers_in(read):
+    """The number of takeovers by their reasons, as OpenTelemetry has them."""
+    found = json.loads(read.get_metrics_data().to_json())
+    metrics = found["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    (points,) = [
+        each["data"]["data_points"] for each in metrics if each["name"] == "actgent.cluster.takeover.duration"
+    ]
+    return {each["attributes"]["actgent.cluster.reason"]: each["count"] for each in points}
+
+
+async def test_a_takeover_is_told(open_cluster, caplog):
+    """In figures, metrics, an event, OpenTelemetry and one line of the log; and the turn goes on."""
+    caplog.set_level(logging.INFO, logger="actgent")
+    read = InMemoryMetricReader()
+    telemetry = Telemetry(meter_provider=MeterProvider(metric_readers=[read]))
+    first, second, scope = Held(), Held(), trio.CancelScope()
+    second.let.set()
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster, trio.open_nursery() as nursery, cluster.connect() as client:
+            before = await nursery.start(cut_off, cluster, first, scope)
+            session = await client.agent("clerk").create_session("ada", "well?")
+            await first.asked.wait()
+            await until(lambda: sum(before.cluster().takeovers.values()) == 64)
+            figures = before.cluster()
+            assert figures.takeovers == {"new": 64}
+            assert figures.accepted >= 2
+            assert figures.told >= figures.accepted
+            await until_written(cluster)
+            (row, *_) = [line for line in await show(cluster, json=False, full=False) if "at work" in line]
+            assert "1 sessions are at work, the last step of one" in row
+            async with (
+                cluster.node(BareAgent("clerk", llm=second), node="second", telemetry=telemetry) as runtime,
+                runtime.events() as events,
+                trio.open_nursery() as inner,
+            ):
+                metrics = Metrics(runtime, inner)
+                await metrics.begin()
+                scope.cancel()
+                await until(lambda: sum(runtime.cluster().takeovers.values()) == 64)
+                await session.wait_idle()
+                await until(lambda: runtime.cluster().resumed)
+                assert (await session.history())[-1].text == "at last"
+                figures, text = runtime.cluster(), metrics.text(gauges_of(runtime, {}))
+                taken = []
+                while sum(each.partitions for each in taken) < 64:
+                    event = await events.receive()
+                    taken += [event] if isinstance(event, PartitionsTaken) else []
+                inner.cancel_scope.cancel()
+    died = figures.takeovers["died"]
+    assert sum(figures.takeovers.values()) == 64
+    assert died >= 1
+    assert figures.resumed == 1
+    assert figures.takeover_seconds > 0
+    assert {each.reason for each in taken} <= {"died", "given_back"}
+    assert sum(each.partitions for each in taken if each.reason == "died") == died
+    assert f'actgent_cluster_takeovers_total{{reason="died"}} {died}' in text
+    assert f'actgent_cluster_takeover_seconds_count{{reason="died"}} {died}' in text
+    assert "actgent_cluster_sessions_resumed_total 1" in text
+    assert "actgent_cluster_partitions 64" in text
+    lines = [each.getMessage() for each in caplog.records if "which has died" in each.getMessage()]
+    assert sum(int(line.split()[2]) for line in lines) == died
+    assert takeovers_in(read)["died"] == died
+
+
+async def test_where_partitions_are_and_since_when(open_cluster):
+    """Of each its owner, since when, and how long ago the last step of what is unfinished was."""
+    llm = Held()
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster, cluster.node(BareAgent("clerk", llm=llm)) as runtime:
+            async with cluster.connect() as client:
+                await client.agent("clerk").create_session("ada", "well?")
+                await llm.asked.wait()
+                await until(lambda: sum(runtime.cluster().takeovers.values()) == 64)
+                await until_written(cluster)
+                found = json.loads("".join(await show(cluster, json=True, full=False)))
+                lines = await show(cluster, json=False, full=True)
+                llm.let.set()
+            node = runtime.cluster().node
+    (busy,) = [each for each in found["partitions"] if each["unfinished"]]
+    assert busy["lag"] >= 0
+    assert datetime.fromisoformat(busy["since"]) <= datetime.now(UTC)
+    (line,) = [each for each in lines if "1 at work" in each]
+    assert line.startswith(f"  {busy['partition']}: {node} since {busy['since'][:10]}")
+    assert ", lag " in line
+
+
+async def test_one_process_has_no_figures_of_a_cluster():
+    """As it is no node."""
+    async with open_runtime() as runtime:
+        assert runtime.cluster() is None
