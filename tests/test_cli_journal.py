@@ -41,7 +41,7 @@ from actgent.journal.records import (
     Spent,
     SuspendedRecord,
 )
-from actgent.journal.sqlite.file import MIGRATIONS
+from actgent.journal.sqlite.schema import MIGRATIONS
 from actgent.messages import Message
 from actgent.testing import open_provider
 
@@ -384,7 +384,7 @@ def test_a_journal_of_an_earlier_version_is_read_from_a_copy(folder, monkeypatch
     """Which is brought up to date; the file itself is not changed."""
     old = tmp_path / "old.db"
     with monkeypatch.context() as patched:
-        patched.setattr("actgent.journal.sqlite.file.MIGRATIONS", MIGRATIONS[:-1])
+        patched.setattr("actgent.journal.sqlite.schema.MIGRATIONS", MIGRATIONS[:-1])
 
         async def make():
             async with open_journal(f"sqlite:///{old}") as journal:

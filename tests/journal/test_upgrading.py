@@ -18,7 +18,7 @@ from actgent.journal.listing import SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.postgres import schema as postgres_schema
-from actgent.journal.sqlite import carry_over, file as sqlite_file, find_problems
+from actgent.journal.sqlite import carry_over, find_problems, schema as sqlite_schema
 from actgent.journal.transfer import load_sessions, write_sessions
 
 HEAD = "session_id, agent, owner, parent_id, created_at, updated_at, records, pending, closed, checksum, due, suspended"
@@ -39,7 +39,7 @@ def write_sqlite(path, stored):
     """The file as it was then, to the schema."""
     database = apsw.Connection(str(path))
     database.execute("PRAGMA journal_mode=WAL")
-    for script in sqlite_file.MIGRATIONS[:3]:
+    for script in sqlite_schema.MIGRATIONS[:3]:
         database.execute(script)
     database.execute(f"PRAGMA application_id={stored['identity']}; PRAGMA user_version=3")
     meta = [("identity", stored["identity"]), ("epoch", 1), ("open", 0), ("commits", 19)]
@@ -266,10 +266,10 @@ async def test_a_tree_with_a_gap_or_a_circle_migrates(tmp_path, stored):
 async def test_a_migration_that_breaks_off_changes_nothing(tmp_path, stored, monkeypatch):
     """The next start does all of it."""
     url = write_sqlite(tmp_path / "old.db", stored)
-    whole = sqlite_file.MIGRATIONS
+    whole = sqlite_schema.MIGRATIONS
     broken = (*whole[:3], f"{whole[3]}; CREATE TABLE sessions (x)")
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_file, "MIGRATIONS", broken)
+        patch.setattr(sqlite_schema, "MIGRATIONS", broken)
         with pytest.raises(Exception, match="already exists"):
             async with open_journal(url) as journal:
                 await journal.acquire()

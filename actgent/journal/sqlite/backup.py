@@ -21,8 +21,9 @@ import apsw
 from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.base import Backup
 
-from .file import check_kind, examine, prepare, translated
+from .disk_errors import translated
 from .lock import is_held_here, lock_path, looking, read_note
+from .opening import check_kind, examine, prepare
 from .salvage import problems_in
 from .wal import log_path
 

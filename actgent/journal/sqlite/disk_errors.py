@@ -1,8 +1,10 @@
-"""What the system says about a journal's files, as the journal's errors, with what to do."""
+"""What the system and SQLite say about a journal's files, as the journal's errors, with what to do."""
 
 import errno
 
-from actgent.errors import JournalFailed, JournalFull
+import apsw
+
+from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, JournalFull
 
 NO_SPACE = "no space for the journal: free some, or name another place; nothing of the step was written"
 WRITABLE = (
@@ -22,3 +24,33 @@ def disk_failure(error: OSError) -> JournalFull | JournalFailed:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return JournalFailed(f"the journal cannot be read or written ({error.strerror}): {WRITABLE}")
     return JournalFailed(f"the journal's file failed: {error}")
+
+
+class translated:  # noqa: N801 - a block; as a generator it would cost several times as much
+    """SQLite's errors as ours."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None and (ours := _ours(error)) is not None:
+            raise ours from error
+
+
+def _ours(error: BaseException) -> JournalError | Fenced | None:  # noqa: PLR0911 - a table
+    match error:
+        case apsw.FullError():
+            return JournalFull(f"{NO_SPACE} ({error})")
+        case apsw.CorruptError() | apsw.NotADBError() | apsw.ConstraintError() | UnicodeDecodeError():
+            return JournalDamaged(str(error))
+        case apsw.BusyError() | apsw.LockedError():
+            return Fenced(f"another program holds the journal's file: {error}")
+        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return JournalFailed(f"the journal's file cannot be opened or written ({error}): {WRITABLE}")
+        case OSError():
+            return disk_failure(error)
+        case apsw.Error():
+            return JournalFailed(f"the journal's file failed: {error}")
+    return None

@@ -1,26 +1,19 @@
-"""A journal's SQLite file: opening it, whatever state it is in, and each piece of work with it.
+"""A journal's open SQLite file, and each piece of work with it.
 
 All of this is sync, and runs in the thread of its connection.
 """
 
 import contextlib
 import functools
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import apsw
 import attrs
 
 from actgent.errors import (
-    ConfigurationError,
-    Fenced,
     JournalDamaged,
-    JournalError,
-    JournalFailed,
-    JournalFull,
     JournalKeyError,
     JournalVersion,
     WireError,
@@ -57,88 +50,10 @@ from actgent.journal.listing import (
     unlisted_page_query,
 )
 
-from .disk_errors import NO_SPACE, WRITABLE, disk_failure
 from .lock import Lock, LookLock
-from .place import Place, check_alone
-from .wal import Log, log_path, may_be_journal, read_identity, read_log
+from .place import Place
+from .schema import pragma, read_fact, transaction
 
-MIGRATIONS: Sequence[str] = (
-    """
-    CREATE TABLE meta (key TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID, STRICT;
-    CREATE TABLE sessions (
-        session_id TEXT NOT NULL PRIMARY KEY, agent TEXT NOT NULL, owner TEXT NOT NULL, parent_id TEXT,
-        created_at REAL NOT NULL, updated_at REAL NOT NULL, records INTEGER NOT NULL,
-        pending BLOB NOT NULL, closed INTEGER NOT NULL, checksum INTEGER NOT NULL
-    ) STRICT;
-    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0;
-    CREATE TABLE steps (
-        session_id TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
-        body BLOB NOT NULL, checksum INTEGER NOT NULL
-    ) STRICT;
-    CREATE UNIQUE INDEX places ON steps (session_id, first);
-    """,
-    """
-    ALTER TABLE sessions ADD COLUMN due REAL NOT NULL DEFAULT 0;
-    ALTER TABLE sessions ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
-    DROP INDEX unfinished;
-    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
-    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
-    """,
-    "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
-    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
-    """
-    DROP INDEX unfinished;
-    DROP INDEX due;
-    DROP INDEX suspended;
-    ALTER TABLE sessions RENAME TO former;
-    ALTER TABLE steps RENAME COLUMN session_id TO series;
-    CREATE TABLE sessions (
-        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, parent_id TEXT,
-        created_at REAL NOT NULL, updated_at REAL NOT NULL, records INTEGER NOT NULL,
-        pending BLOB NOT NULL, closed INTEGER NOT NULL, due REAL NOT NULL, suspended INTEGER NOT NULL,
-        parent_agent TEXT, root_agent TEXT NOT NULL, root_id TEXT NOT NULL, series TEXT NOT NULL,
-        checksum INTEGER NOT NULL, PRIMARY KEY (session_id, agent)
-    ) STRICT;
-    CREATE INDEX kin ON former (parent_id);
-    WITH RECURSIVE tree (session_id, root_id) AS (
-        SELECT session_id, session_id FROM former AS top
-        WHERE NOT EXISTS (SELECT 1 FROM former AS above WHERE above.session_id = top.parent_id)
-        UNION SELECT below.session_id, tree.root_id FROM tree JOIN former AS below ON below.parent_id = tree.session_id
-    )
-    INSERT INTO sessions SELECT
-        each.session_id, each.agent, each.owner, each.parent_id, each.created_at, each.updated_at, each.records,
-        each.pending, each.closed, each.due, each.suspended, above.agent, coalesce(root.agent, each.agent),
-        coalesce(root.session_id, each.session_id), each.session_id, each.checksum
-    FROM former AS each
-        LEFT JOIN former AS above ON above.session_id = each.parent_id
-        LEFT JOIN tree ON tree.session_id = each.session_id
-        LEFT JOIN former AS root ON root.session_id = tree.root_id
-    ORDER BY each.rowid;
-    DROP TABLE former;
-    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
-    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
-    CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed;
-    CREATE INDEX children ON sessions (parent_id, parent_agent) WHERE parent_id IS NOT NULL;
-    CREATE INDEX trees ON sessions (root_id, root_agent) WHERE parent_id IS NOT NULL;
-    CREATE TABLE listing (
-        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
-        changed_at REAL NOT NULL, PRIMARY KEY (session_id, agent)
-    ) WITHOUT ROWID, STRICT;
-    CREATE INDEX by_change ON listing (changed_at, agent, session_id);
-    CREATE INDEX by_agent ON listing (agent, changed_at, session_id);
-    CREATE INDEX by_owner ON listing (owner, changed_at, agent, session_id);
-    CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
-    """,
-    "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
-    """
-    CREATE TABLE snapshots (
-        series TEXT NOT NULL PRIMARY KEY, records INTEGER NOT NULL, last INTEGER NOT NULL, version INTEGER NOT NULL,
-        body BLOB NOT NULL, checksum INTEGER NOT NULL
-    ) WITHOUT ROWID, STRICT;
-    """,
-    "ALTER TABLE steps ADD COLUMN at REAL",
-)
-"""The n-th leads from schema version n to n + 1; what stands here never changes."""
 LOG_PAGES = 1000
 """Pages of the log behind which it begins anew, as SQLite does it by itself: about 4 MB."""
 MOST_LOG_PAGES = 16_000
@@ -203,178 +118,12 @@ _SELECT_SUSPENDED = (
 _COUNT_COMMIT = "UPDATE meta SET value = ? WHERE key = 'commits'"
 
 
-class translated:  # noqa: N801 - a block; as a generator it would cost several times as much
-    """SQLite's errors as ours."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Nothing is to be done before."""
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is not None and (ours := _ours(error)) is not None:
-            raise ours from error
-
-
-def _ours(error: BaseException) -> JournalError | Fenced | None:  # noqa: PLR0911 - a table
-    match error:
-        case apsw.FullError():
-            return JournalFull(f"{NO_SPACE} ({error})")
-        case apsw.CorruptError() | apsw.NotADBError() | apsw.ConstraintError() | UnicodeDecodeError():
-            return JournalDamaged(str(error))
-        case apsw.BusyError() | apsw.LockedError():
-            return Fenced(f"another program holds the journal's file: {error}")
-        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-            return JournalFailed(f"the journal's file cannot be opened or written ({error}): {WRITABLE}")
-        case OSError():
-            return disk_failure(error)
-        case apsw.Error():
-            return JournalFailed(f"the journal's file failed: {error}")
-    return None
-
-
-# --- opening -----------------------------------------------------------------------------
-
-
-@attrs.frozen
-class Facts:
-    """What was there before SQLite opened the file."""
-
-    identity: int = 0
-    """The application id in the file itself; through a foreign log it would be another."""
-    has_log: bool = False
-    noted: tuple[bytes, int] = (b"", 0)
-    """What the lock file says: an identity, and how many commits there were at least."""
-    log: Log = attrs.field(factory=Log)
-
-
-def check_kind(path: Path) -> None:
-    """Refuse what never was the file of a journal; nothing is made beside it.
-
-    Raises:
-        ConfigurationError: it is a folder, or a file of another kind.
-    """
-    if path.exists() and not path.is_file():
-        raise ConfigurationError(f"{path} is not a file: name a file for the journal")
-    if path.exists() and not may_be_journal(path):
-        raise ConfigurationError(f"{path} is not the file of a journal: name another file")
-
-
-def examine(path: Path, noted: tuple[bytes, int]) -> Facts:
-    """Look at a file and its log; nobody may have it open, as closing it here would drop SQLite's locks."""
-    if not path.exists() or not path.stat().st_size:
-        check_alone(path, noted[1])
-        return Facts()
-    has_log = log_path(path).exists() and log_path(path).stat().st_size > 0
-    return Facts(read_identity(path, noted[0]), has_log, noted, read_log(path))
-
-
-def prepare(
-    db: apsw.Connection, facts: Facts, *, lock: Lock | None = None, look_lock: LookLock | None = None
-) -> "SqliteFile":
-    """Set up a fresh connection, bring the schema up to date and look for damage; nothing is changed before."""
-    if db.readonly("main"):
-        raise JournalFailed("the journal's file is read-only: let this user write it, or copy it")
-    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    for setting in ("locking_mode=EXCLUSIVE", "mmap_size=0", "synchronous=FULL", "secure_delete=ON"):
-        pragma(db, setting)
-    version = pragma(db, "user_version")
-    if version > len(MIGRATIONS):
-        raise JournalVersion(version, len(MIGRATIONS))
-    if version:
-        check_log(db, facts)
-    elif db.execute("SELECT count(*) FROM sqlite_schema").get:
-        raise ConfigurationError("the file is a SQLite database of another program: name another file")
-    _migrate(db, version)
-    file = SqliteFile(db, lock)
-    if lock is not None:
-        lock.note(file.identity, file.commits)  # before the first page is written, which a power cut may tear
-    file.set_open(True)
-    if look_lock is not None:
-        file.look_after(look_lock)
-    return file
-
-
-def check_identity(db: apsw.Connection, facts: Facts) -> None:
-    """Raise where a log beside the file belongs to another journal."""
-    identity = pragma(db, "application_id")
-    if facts.identity not in (0, identity):
-        raise JournalDamaged("the write-ahead log beside it belongs to another journal")
-    if _meta(db, "identity") != identity:
-        raise JournalDamaged("its identity is altered, or the write-ahead log beside it is not its own")
-
-
-def check_log(db: apsw.Connection, facts: Facts) -> None:
-    """Raise where the log beside the file is not the one that belongs to it, or has lost its end."""
-    check_identity(db, facts)
-    accepted, _ = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
-    if facts.log.is_broken_behind(accepted):
-        raise JournalDamaged("its write-ahead log is damaged, so that confirmed steps are lost")
-    identity, commits = facts.noted
-    is_noted = commits > 0 and identity == _meta(db, "identity").to_bytes(4, "big")
-    if is_noted and _meta(db, "commits") < commits:
-        raise JournalDamaged(
-            "it lacks confirmed steps: its write-ahead log is cut, or it is an older copy of itself; "
-            "to go on with what is there remove the file that ends in -lock"
-        )
-    # Where the count of commits is right another program of SQLite's has copied the log into the file.
-    if not facts.has_log and _meta(db, "open") and not is_noted:
-        raise JournalDamaged("its write-ahead log is missing, and with it confirmed steps")
-
-
-def _migrate(db: apsw.Connection, version: int) -> None:
-    pragma(db, "journal_mode=WAL")
-    if version == len(MIGRATIONS):
-        return
-    with transaction(db):
-        for script in MIGRATIONS[version:]:
-            db.execute(script)
-        if not version:
-            identity = secrets.randbits(31) | 1
-            db.execute(f"PRAGMA application_id={identity}")
-            rows = [("identity", identity), ("epoch", 0), ("open", 0), ("commits", 0)]
-            db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-        db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-
-
-def pragma(db: apsw.Connection, text: str) -> Any:
-    """The value of a setting, or what it becomes."""
-    return db.execute(f"PRAGMA {text}").get
-
-
 def _is_sound(db: apsw.Connection, table: str) -> bool:
     """Return True if a table and its indexes agree, so that what is not found is not there."""
     try:
         return bool(pragma(db, f"integrity_check({table})") == "ok")
     except (apsw.CorruptError, UnicodeDecodeError):
         return False
-
-
-def _meta(db: apsw.Connection, key: str) -> Any:
-    return db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
-
-
-class transaction:  # noqa: N801 - a block; as a generator it would cost several times as much
-    """All statements of the block or none."""
-
-    __slots__ = ("_db",)
-
-    def __init__(self, db: apsw.Connection) -> None:
-        self._db = db
-
-    def __enter__(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        try:
-            if error is None:
-                self._db.execute("COMMIT")
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-
-
-# --- the open file -----------------------------------------------------------------------
 
 
 class SqliteFile:
@@ -384,8 +133,8 @@ class SqliteFile:
         """Look for damage, which reads the heads of all sessions, unless that is known."""
         self._db = db
         self._lock = lock
-        self.commits: int = _meta(db, "commits")
-        self.identity: bytes = _meta(db, "identity").to_bytes(4, "big")
+        self.commits: int = read_fact(db, "commits")
+        self.identity: bytes = read_fact(db, "identity").to_bytes(4, "big")
         self.is_suspect = not (_is_sound(db, "sessions") if is_sound is None else is_sound)
         self._has_failed = False
         """A failed write may leave frames in the log that look like a lost end: it has to begin anew."""
@@ -402,7 +151,7 @@ class SqliteFile:
     def begin_epoch(self) -> tuple[int, bytes]:
         with transaction(self._db):
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
-        return _meta(self._db, "epoch"), self.identity
+        return read_fact(self._db, "epoch"), self.identity
 
     def set_open(self, is_open: bool) -> None:  # noqa: FBT001 - a state, not an option
         """Write into the file itself whether a log belongs to it."""

@@ -22,8 +22,10 @@ from actgent.support.files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
 from .backup import PageCopy, drafted, forget_log, seal
-from .file import SqliteFile, check_kind, examine, prepare, translated
+from .disk_errors import translated
+from .file import SqliteFile
 from .lock import Lock, LookLock
+from .opening import check_kind, examine, prepare
 from .place import Place
 
 T = TypeVar("T")

@@ -29,9 +29,12 @@ from actgent.journal.listing import Cursor, SessionFilter, SessionKey
 from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
-from .file import MIGRATIONS, SqliteFile, check_identity, check_kind, check_log, examine, pragma, translated
+from .disk_errors import translated
+from .file import SqliteFile
 from .journal import SQLiteJournal, advice, read_tails, read_whole
 from .lock import is_held_here, lock_path, looking, read_note
+from .opening import check_identity, check_kind, check_log, examine
+from .schema import MIGRATIONS, pragma
 from .wal import log_path
 
 TRIES = 40

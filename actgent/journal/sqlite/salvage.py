@@ -27,8 +27,10 @@ from actgent.journal.grouped import (
 )
 from actgent.journal.listing import SessionKey
 
-from .file import Facts, SqliteFile, check_kind, examine, prepare, translated
+from .disk_errors import translated
+from .file import SqliteFile
 from .lock import Lock
+from .opening import Facts, check_kind, examine, prepare
 from .wal import log_path, read_identity
 
 Heads = dict[str, tuple[SessionKey, int]]

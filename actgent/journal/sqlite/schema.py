@@ -1,0 +1,145 @@
+"""The tables of a journal's file, brought up to date, and the words in which one speaks with SQLite."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import apsw
+
+from actgent.errors import JournalVersion
+
+MIGRATIONS: Sequence[str] = (
+    """
+    CREATE TABLE meta (key TEXT NOT NULL PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID, STRICT;
+    CREATE TABLE sessions (
+        session_id TEXT NOT NULL PRIMARY KEY, agent TEXT NOT NULL, owner TEXT NOT NULL, parent_id TEXT,
+        created_at REAL NOT NULL, updated_at REAL NOT NULL, records INTEGER NOT NULL,
+        pending BLOB NOT NULL, closed INTEGER NOT NULL, checksum INTEGER NOT NULL
+    ) STRICT;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0;
+    CREATE TABLE steps (
+        session_id TEXT NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL,
+        body BLOB NOT NULL, checksum INTEGER NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX places ON steps (session_id, first);
+    """,
+    """
+    ALTER TABLE sessions ADD COLUMN due REAL NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
+    DROP INDEX unfinished;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    """,
+    "CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed",
+    # Ids become unique for their agent, and heads know their root, which was found by ids alone so far.
+    """
+    DROP INDEX unfinished;
+    DROP INDEX due;
+    DROP INDEX suspended;
+    ALTER TABLE sessions RENAME TO former;
+    ALTER TABLE steps RENAME COLUMN session_id TO series;
+    CREATE TABLE sessions (
+        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, parent_id TEXT,
+        created_at REAL NOT NULL, updated_at REAL NOT NULL, records INTEGER NOT NULL,
+        pending BLOB NOT NULL, closed INTEGER NOT NULL, due REAL NOT NULL, suspended INTEGER NOT NULL,
+        parent_agent TEXT, root_agent TEXT NOT NULL, root_id TEXT NOT NULL, series TEXT NOT NULL,
+        checksum INTEGER NOT NULL, PRIMARY KEY (session_id, agent)
+    ) STRICT;
+    CREATE INDEX kin ON former (parent_id);
+    WITH RECURSIVE tree (session_id, root_id) AS (
+        SELECT session_id, session_id FROM former AS top
+        WHERE NOT EXISTS (SELECT 1 FROM former AS above WHERE above.session_id = top.parent_id)
+        UNION SELECT below.session_id, tree.root_id FROM tree JOIN former AS below ON below.parent_id = tree.session_id
+    )
+    INSERT INTO sessions SELECT
+        each.session_id, each.agent, each.owner, each.parent_id, each.created_at, each.updated_at, each.records,
+        each.pending, each.closed, each.due, each.suspended, above.agent, coalesce(root.agent, each.agent),
+        coalesce(root.session_id, each.session_id), each.session_id, each.checksum
+    FROM former AS each
+        LEFT JOIN former AS above ON above.session_id = each.parent_id
+        LEFT JOIN tree ON tree.session_id = each.session_id
+        LEFT JOIN former AS root ON root.session_id = tree.root_id
+    ORDER BY each.rowid;
+    DROP TABLE former;
+    CREATE INDEX unfinished ON sessions (agent, created_at, session_id) WHERE length(pending) > 0 AND NOT suspended;
+    CREATE INDEX due ON sessions (agent, due, session_id) WHERE due > 0 AND NOT closed;
+    CREATE INDEX suspended ON sessions (agent, session_id) WHERE suspended AND NOT closed;
+    CREATE INDEX children ON sessions (parent_id, parent_agent) WHERE parent_id IS NOT NULL;
+    CREATE INDEX trees ON sessions (root_id, root_agent) WHERE parent_id IS NOT NULL;
+    CREATE TABLE listing (
+        session_id TEXT NOT NULL, agent TEXT NOT NULL, owner TEXT NOT NULL, state TEXT NOT NULL,
+        changed_at REAL NOT NULL, PRIMARY KEY (session_id, agent)
+    ) WITHOUT ROWID, STRICT;
+    CREATE INDEX by_change ON listing (changed_at, agent, session_id);
+    CREATE INDEX by_agent ON listing (agent, changed_at, session_id);
+    CREATE INDEX by_owner ON listing (owner, changed_at, agent, session_id);
+    CREATE INDEX by_state ON listing (state, changed_at, agent, session_id);
+    """,
+    "CREATE INDEX erasable ON sessions (agent, session_id) WHERE due < 0",
+    """
+    CREATE TABLE snapshots (
+        series TEXT NOT NULL PRIMARY KEY, records INTEGER NOT NULL, last INTEGER NOT NULL, version INTEGER NOT NULL,
+        body BLOB NOT NULL, checksum INTEGER NOT NULL
+    ) WITHOUT ROWID, STRICT;
+    """,
+    "ALTER TABLE steps ADD COLUMN at REAL",
+)
+"""The n-th leads from schema version n to n + 1; what stands here never changes."""
+
+
+def version_of(db: apsw.Connection) -> int:
+    """Read the version of a file's tables; 0 where there are none.
+
+    Raises:
+        JournalVersion: a later release has made them.
+    """
+    version = int(pragma(db, "user_version"))
+    if version > len(MIGRATIONS):
+        raise JournalVersion(version, len(MIGRATIONS))
+    return version
+
+
+def migrate(db: apsw.Connection, version: int) -> None:
+    """Make the tables, or bring those of an older version up to date, in one transaction."""
+    pragma(db, "journal_mode=WAL")
+    if version == len(MIGRATIONS):
+        return
+    with transaction(db):
+        for script in MIGRATIONS[version:]:
+            db.execute(script)
+        if not version:
+            identity = secrets.randbits(31) | 1
+            db.execute(f"PRAGMA application_id={identity}")
+            rows = [("identity", identity), ("epoch", 0), ("open", 0), ("commits", 0)]
+            db.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+        db.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+
+
+def pragma(db: apsw.Connection, text: str) -> Any:
+    """The value of a setting, or what it becomes."""
+    return db.execute(f"PRAGMA {text}").get
+
+
+def read_fact(db: apsw.Connection, key: str) -> Any:
+    """What the file says of itself: identity, epoch, open, commits."""
+    return db.execute("SELECT value FROM meta WHERE key = ?", (key,)).get
+
+
+class transaction:  # noqa: N801 - a block; as a generator it would cost several times as much
+    """All statements of the block or none."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            if error is None:
+                self._db.execute("COMMIT")
+        finally:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
