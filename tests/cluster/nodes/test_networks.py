@@ -1,0 +1,143 @@
+"""Nodes on machines of their own, as far as networks go: the ways between them are taken down and up again.
+
+       ┌─ to-a ──── eth0 ─ node a        three network namespaces, two pairs of virtual cards; who tests is in the
+hub ───┤                                 hub, with the broker and the database
+       └─ to-b ──── eth0 ─ node b
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from .talks import Nodes, talking
+
+HUB = "10.77.0.1"
+NETWORK = 0x40000000
+"""CLONE_NEWNET, of setns(2)."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=60)
+
+
+@attrs.frozen
+class Networks:
+    """Three networks that only meet in the hub."""
+
+    prefix: str = f"actgent{os.getpid()}"
+
+    def name(self, place):
+        return f"{self.prefix}-{place}"
+
+    def inside(self, place):
+        """What a command begins with that runs there."""
+        return "ip", "netns", "exec", self.name(place)
+
+    def lay(self, opened):
+        """Make them, and remove them with a stack."""
+        for place in ("hub", "a", "b"):
+            ip("netns", "add", self.name(place))
+            opened.callback(ip, "netns", "del", self.name(place))
+            ip("-n", self.name(place), "link", "set", "lo", "up")
+        hub = ("-n", self.name("hub"))
+        ip(*hub, "addr", "add", f"{HUB}/32", "dev", "lo")
+        for number, place in enumerate("ab", 1):
+            there = ("-n", self.name(place))
+            ip(
+                *hub,
+                "link",
+                "add",
+                f"to-{place}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                self.name(place),
+            )
+            ip(*hub, "addr", "add", f"10.77.{number}.1/24", "dev", f"to-{place}")
+            ip(*there, "addr", "add", f"10.77.{number}.2/24", "dev", "eth0")
+            ip(*hub, "link", "set", f"to-{place}", "up")
+            ip(*there, "link", "set", "eth0", "up")
+            ip(*there, "route", "add", "default", "via", f"10.77.{number}.1")
+
+    def set_way(self, place, state):
+        """Take the way to a node `down` or `up`; neither end is told."""
+        ip("-n", self.name("hub"), "link", "set", f"to-{place}", state)
+
+    @contextmanager
+    def entered(self, place):
+        """This thread is there for the block."""
+        with (
+            Path("/proc/thread-self/ns/net").open("rb") as before,
+            Path(f"/run/netns/{self.name(place)}").open("rb") as there,
+        ):
+            _enter(there)
+            try:
+                yield
+            finally:
+                _enter(before)
+
+    def popen(self, command, **options):
+        """Start a node in the network of its name, as `subprocess.Popen`."""
+        *_, name = command
+        return subprocess.Popen([*self.inside(name), *map(str, command)], **options)
+
+
+def _enter(network):
+    if _libc.setns(network.fileno(), NETWORK):
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+@pytest.fixture
+def networks():
+    """Networks of the test's own; the test is in the hub."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("network namespaces take root and iproute2")
+    made = Networks()
+    with ExitStack() as opened:
+        try:
+            made.lay(opened)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"no network namespaces here: {error.stderr!r:.200}")
+        opened.enter_context(made.entered("hub"))
+        yield made
+
+
+@pytest.fixture
+async def nodes(networks, make_services, open_cluster):
+    """What starts nodes in these networks; broker and database are in the hub."""
+    broker, database = make_services(host=HUB, inside=networks.inside("hub"), trusted="10.77.0.0/16")
+    await database.start()
+    await broker.start()
+    async with open_cluster(database.url, broker.url) as cluster, trio.open_nursery() as nursery:
+        started = Nodes(networks, cluster, nursery)
+        try:
+            yield started
+        finally:
+            started.end()
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_node_is_cut_off(nodes, networks):
+    """Without broker and database it writes nothing and is asked nothing; it comes back when it is reached again."""
+    await nodes.start("a")
+    await nodes.start("b")
+    async with talking(nodes) as talks:
+        await talks.reach(75)
+        networks.set_way("a", "down")
+        await talks.reach(200)
+        networks.set_way("a", "up")
+        await talks.reach(250)
+        nodes.kill("b", signal.SIGTERM)
+    assert sum(nodes.calls.values()) <= 300 + 2 * 30
