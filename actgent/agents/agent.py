@@ -473,8 +473,7 @@ class Agent(Generic[DataT_co, DepsT]):
                 history=history,
             )
         except Fenced as moved:
-            stays = {"parent": parent, "prompt": prompt, "deps": deps, "history": history}
-            remote = agent_elsewhere(opener, moved, **stays)
+            remote = agent_elsewhere(opener, moved, parent=parent, prompt=prompt, deps=deps, history=history)
             there: Session[DataT_co] = await remote.ensure_session(
                 owner, session_id, on_busy=on_busy, limits=limits
             )

@@ -106,8 +106,7 @@ class Node:
         self._quarantine = Quarantine(journal, link)
         self._to_take = Batches[int]()
         self._to_recover = Batches[Do]()
-        self.transport = BrokerTransport(link, name="", pool=pool, owner="user")
-        """The way to sessions that live at other nodes, over the same connection."""
+        self.transport = BrokerTransport(link, name="", pool=pool, owner="user")  # to sessions at other nodes
 
     def __repr__(self) -> str:
         return f"<Node {self.name}, {len(self.journal.owned)} partitions>"
@@ -178,6 +177,16 @@ class Node:
         await self.transport.build(connection, self.nursery)
         await self._look_at_layout()
         channel = await connection.open_channel(prefetch=PREFETCH)
+        beacons = await self._declare_all(channel)
+        start, shared = self.nursery.start_soon, shared_queue(self.pool).name
+        start(self._consume, connection, channel, beacons, self._hear)
+        start(self._consume, connection, channel, shared, self._take_shared)
+        self._shared.open()
+        self._connection = connection
+        self._act(self.ownership.connected())
+
+    async def _declare_all(self, channel: Channel) -> str:
+        """Have the queues and exchanges of the pool; returns the queue of beacons, which is this node's."""
         for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
             await channel.declare_exchange(exchange, "fanout")
         partitions = () if self._is_leaving else range(self.journal.count)
@@ -185,12 +194,7 @@ class Node:
             await _declare(channel, form)
         beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
         await channel.bind(beacons, beacon_exchange(self.pool))
-        start, shared = self.nursery.start_soon, shared_queue(self.pool).name
-        start(self._consume, connection, channel, beacons, self._hear)
-        start(self._consume, connection, channel, shared, self._take_shared)
-        self._shared.open()
-        self._connection = connection
-        self._act(self.ownership.connected())
+        return beacons
 
     def _queue(self, partition: int) -> QueueForm:
         return partition_queue(self.pool, self.journal.layout.generation, partition, self._version)

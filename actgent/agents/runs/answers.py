@@ -35,6 +35,11 @@ async def answer_to(opener: SessionOpener, said: Question, options: CallOptions)
             raise
     if future.is_sent_away and (log := asked.log) is not None:
         await log.flush()  # nothing of it comes back after a crash
+    return _outcome(future, message)
+
+
+def _outcome(future: TurnFuture, message: Message) -> Reply:
+    """What a message came to; if its session has moved, the error says under which id it is known there."""
     try:
         return future.outcome()
     except SessionMoved as moved:

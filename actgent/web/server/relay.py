@@ -79,7 +79,7 @@ _DONE = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 4
 _AGAIN = (b'"/errors/busy"', b'"moved":true')
 """In an answer: nothing was done, and the same request may be taken a little later."""
 _GET_MESSAGE = next(each for each in CHAT if each.answer.__name__ == "get_message")
-_NO_CONTENT, _ACCEPTED, _FIRST_ERROR = 204, 202, 400
+_OK, _ACCEPTED, _NO_CONTENT, _FIRST_ERROR = 200, 202, 204, 400
 
 
 @attrs.frozen(kw_only=True)
@@ -217,12 +217,9 @@ class RelayedResponse(Response):
 
     async def _try(self, form: HTTPForm, session_id: str, seconds: float, until: float, send: Send) -> bool:
         """Ask once; False where it is to be asked again."""
-        caller, has_begun = self._call.caller, False
-        scopes = tuple(each for each in SCOPES if caller.allows(each))
+        has_begun = False
         try:
-            async with self._way.relay(
-                form, session_id=session_id, owner=caller.owner, scopes=scopes, seconds=seconds
-            ) as answer:
+            async with self._way.relay(form, **self._asker(session_id, seconds)) as answer:
                 self._may_be_done |= answer.is_repeated
                 if answer.is_stream and answer.status < _FIRST_ERROR:
                     has_begun = True
@@ -243,6 +240,12 @@ class RelayedResponse(Response):
         await self._send_whole(answer, data, send)
         return True
 
+    def _asker(self, session_id: str, seconds: float) -> dict[str, Any]:
+        """Who is asked, for whom, and what that one may do."""
+        caller = self._call.caller
+        scopes = tuple(each for each in SCOPES if caller.allows(each))
+        return {"session_id": session_id, "owner": caller.owner, "scopes": scopes, "seconds": seconds}
+
     async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
         status = answer.status
         if self._may_be_done and status == _DONE.get(self._name):
@@ -262,19 +265,20 @@ class RelayedResponse(Response):
         if kept.status != _ACCEPTED or left < 1:
             await kept.hand_on(send)
             return
-        place = kept.headers["location"]
-        headers = {**self._sent, "prefer": f"wait={left}"}
-        query = self._call.request.scope["query_string"].decode("latin-1")
-        asking = HTTPForm(
-            verb=_GET_MESSAGE.verb, path=place.removeprefix("/v1"), query=query, headers=headers, body=None
-        )
         found = _Kept()
-        await self._hand_on(asking, session_id, left, found.send)
-        if found.status == 200:  # noqa: PLR2004 - what a message came to, or is
+        await self._hand_on(self._asking(kept.headers["location"], left), session_id, left, found.send)
+        if found.status == _OK:
             is_over = orjson.loads(found.data)["status"] in ("answered", "failed")
-            found.status = 200 if is_over else _ACCEPTED
-            found.headers["location"] = place
+            found.status = _OK if is_over else _ACCEPTED
+            found.headers["location"] = kept.headers["location"]
         await found.hand_on(send)
+
+    def _asking(self, place: str, seconds: int) -> HTTPForm:
+        """The request for what a message came to."""
+        headers = {**self._sent, "prefer": f"wait={seconds}"}
+        query = self._call.request.scope["query_string"].decode("latin-1")
+        path = place.removeprefix("/v1")
+        return HTTPForm(verb=_GET_MESSAGE.verb, path=path, query=query, headers=headers, body=None)
 
 
 @attrs.define
