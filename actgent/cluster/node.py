@@ -99,7 +99,6 @@ class Node:
         self.pool = pool
         self._grace = MOVE_GRACE
         self._is_leaving = False
-        self._version: tuple[int, ...] = ()
         self._subscriptions: dict[int, trio.CancelScope] = {}
         self._tokens = Tokens(link, lambda partition: self._queue(partition).name)
         self._requests: dict[int, Requests] = {}
@@ -173,7 +172,7 @@ class Node:
 
     async def _build(self, connection: Connection) -> None:
         """Set up what all nodes need; declared again, a queue stays what it is."""
-        self._version = connection.agreed.version
+        self._connection = connection
         await self.transport.build(connection, self.nursery)
         await self._look_at_layout()
         channel = await connection.open_channel(prefetch=PREFETCH)
@@ -182,7 +181,6 @@ class Node:
         start(self._consume, connection, channel, beacons, self._hear)
         start(self._consume, connection, channel, shared, self._take_shared)
         self._shared.open()
-        self._connection = connection
         self._act(self.ownership.connected())
 
     async def _declare_all(self, channel: Channel) -> str:
@@ -197,7 +195,9 @@ class Node:
         return beacons
 
     def _queue(self, partition: int) -> QueueForm:
-        return partition_queue(self.pool, self.journal.layout.generation, partition, self._version)
+        return partition_queue(
+            self.pool, self.journal.layout.generation, partition, self._connection.agreed.version
+        )
 
     async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
         with suppress(*BROKEN):

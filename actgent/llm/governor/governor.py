@@ -275,21 +275,21 @@ class Governor:
             return
         self._begin()
         self._lender = lender
-        self._shares = tuple(
-            Share(
-                kind=kind,
-                rate=rate,
-                capacity=capacity,
-                waiting=self._waiting,
-                on_lent=self._admit_next,
-                on_ended=self._end_share,
-            )
-            for kind, rate, capacity in self._declared()
-        )
+        self._shares = tuple([self._new_share(*each) for each in self._declared()])
         for share in self._shares:
             lender.add(share, self._name or door)
         self._admissions.buckets = self._shares
         self._admit_next()
+
+    def _new_share(self, kind: str, rate: float, capacity: float) -> Share:
+        return Share(
+            kind=kind,
+            rate=rate,
+            capacity=capacity,
+            waiting=self._waiting,
+            on_lent=self._admit_next,
+            on_ended=self._end_share,
+        )
 
     def _waiting(self, kind: str) -> float:
         """The units that calls wait for; of very many, some of them."""

@@ -90,26 +90,27 @@ class ShareLender(Lender):
             self._shares[share][1].set()
 
     async def _keep(self, share: Share) -> None:
-        holder, failing = new_secret(), False
+        holder, is_failing = new_secret(), False
         while share in self._shares:
             door, wanted = self._shares[share]
             await wanted.wait()
             await trio.sleep_until(share.next_at)
-            if share not in self._shares:
-                return
-            self._shares[share] = door, trio.Event()
-            if not share.is_wanted:
-                continue
-            try:
-                await self._ask(share, door, holder)
-            except ActgentError as error:
-                if not failing:
-                    _log.warning("nothing is lent of the limits of %s: %s", Each(door), Each(str(error)))
-                failing = True
-                share.next_at = trio.current_time() + AGAIN
-                share.on_wanted()
-            else:
-                failing = False
+            if share in self._shares:
+                self._shares[share] = door, trio.Event()
+                if share.is_wanted:
+                    is_failing = await self._fails(share, door, holder, is_known=is_failing)
+
+    async def _fails(self, share: Share, door: str, holder: str, *, is_known: bool) -> bool:
+        """Ask for a share; returns True, and has it asked for again, if nobody answers."""
+        try:
+            await self._ask(share, door, holder)
+        except ActgentError as error:
+            if not is_known:
+                _log.warning("nothing is lent of the limits of %s: %s", Each(door), Each(str(error)))
+            share.next_at = trio.current_time() + AGAIN
+            share.on_wanted()
+            return True
+        return False
 
     async def _ask(self, share: Share, door: str, holder: str) -> None:
         asked = share.ask(trio.current_time())
