@@ -91,20 +91,21 @@ class Quarantine:
     async def _try(self, suspect: Suspect) -> None:
         key = suspect.key
         self._journal.epoch_of(key.session_id)  # or another node tries it
-        if suspect.is_to_be_buried:
-            await self._bury(suspect)
-        else:
-            _log.warning(
-                "session %s was unfinished when %d processes died: it goes on alone",
-                Each(key.session_id),
-                suspect.crashes,
-            )
-            await self._journal.suspects.mark_alone(key, is_alone=True)
+        await (self._bury(suspect) if suspect.is_to_be_buried else self._mark(suspect))
         await self._runtime.take_up(partial(_is_same, key.session_id))
         if await self._wait_done(key):
             await self._journal.suspects.clear(key)
         else:
             await self._journal.suspects.mark_alone(key, is_alone=False)
+
+    async def _mark(self, suspect: Suspect) -> None:
+        """Write that it goes on alone, before it does."""
+        _log.warning(
+            "session %s was unfinished when %d processes died: it goes on alone",
+            Each(suspect.key.session_id),
+            suspect.crashes,
+        )
+        await self._journal.suspects.mark_alone(suspect.key, is_alone=True)
 
     async def _wait_done(self, key: SessionKey) -> bool:
         """Wait until a session has ended what it was at; False if that takes long, or it is another node's."""

@@ -257,7 +257,7 @@ class Modes(NoticeSource):
             return None
         try:
             return self._guard(state, current, mode)
-        except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised below
             error = failure_of(raised, "guard", "of modes")
         raise error
 

@@ -84,7 +84,7 @@ class Guards:
                 said = guard(message, context.face) if with_session else guard(message)
             except BaseException as raised:  # noqa: BLE001 - the edge to foreign code
                 error = failure_of(raised, "guard", name_of(guard))
-                raise HandlerFailed(name_of(guard), worded(error)) from error
+                raise HandlerFailed(name_of(guard), worded(error)) from error  # noqa: ASYNC104 - no cancellation any more
             if isinstance(said, Refuse):
                 raise GuardRefused(name_of(guard), said.reason)
             if isinstance(said, str):

@@ -172,28 +172,28 @@ class _Asking:
         limits = {**self.agent.granted.shared, **limits}
         if turn.budget is not None:
             await turn.budget.grant(amounts_of(limits), now=trio.current_time())
-        task, now = context.task, services_of(face_of(context)).running.clock.steady()
-        has_deadline = task is not None and task.deadline
-        order = {
-            "session_id": new_secret(),
-            "limits": limits,
-            "deadline": task.deadline if task is not None and has_deadline else now + self.agent.deadline,
-            "seconds": task.seconds if task is not None and has_deadline else self.agent.deadline,
-        }
+        deadline, seconds = self._time_for(context)
+        order = {"session_id": new_secret(), "limits": limits, "deadline": deadline, "seconds": seconds}
         context.state.dispatch((_key(turn.message.id), order))
         if context.log is not None:
             await context.log.flush()
         return order
 
+    def _time_for(self, context: SessionContext) -> tuple[float, float]:
+        """Until when, as steady Unix time, and for how many seconds; both of the task that is worked at, if it has them."""
+        if context.task is not None and context.task.deadline:
+            return context.task.deadline, context.task.seconds
+        now = services_of(face_of(context)).running.clock.steady()
+        return now + self.agent.deadline, self.agent.deadline
+
     def _task(self, context: SessionContext, turn: Turn | None, order: Mapping[str, Any]) -> PoolTask:
         pool = self.pools.pool
-        message = None if turn is None else _said_together(turn)
         return PoolTask(
             session_id=order["session_id"],
             agent=self.agent.agent,
             asker=f"{pool}/{context.agent}/{context.id}",
             owner=f"{context.owner.name}@{pool}",
-            message=message,
+            message=None if turn is None else _said_together(turn),
             options=None if turn is None else turn.options.journal_form,
             limits=order["limits"],
             deadline=order["deadline"],

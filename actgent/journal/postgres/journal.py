@@ -55,7 +55,7 @@ from .connecting import (
     one_row,
     settle,
 )
-from .schema import migrate
+from .schema import migrate_schema
 
 WRITING = 10.0
 READING = 60.0
@@ -312,7 +312,7 @@ class PostgresJournal(GroupedJournal):
         if not exists:
             connection.execute(psycopg.sql.SQL("CREATE SCHEMA {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
-        migrate(connection)
+        migrate_schema(connection)
 
     def _owner(self, connection: Connection, exists: bool) -> str:  # noqa: FBT001 - private
         meta = psycopg.sql.Identifier(self._schema, "meta")

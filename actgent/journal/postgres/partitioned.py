@@ -27,7 +27,7 @@ from .journal import WRITING, PostgresJournal
 from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .ownership_table import OwnershipTable
 from .partitions import PartitionsLost, Taken, check_partitions, partition_of_slot, slot_of, slots_of
-from .schema import migrate
+from .schema import migrate_schema
 from .suspects import SuspectTable
 
 TRIES = 32
@@ -190,7 +190,7 @@ class PartitionedJournal(PostgresJournal):
         connection.execute(psycopg.sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         try:
-            migrate(connection)
+            migrate_schema(connection)
         except JournalVersion:
             if not self._is_for_us(connection):
                 raise

@@ -111,7 +111,7 @@ tables, columns with a default, indexes.
 """
 
 
-def migrate(connection: Connection) -> None:
+def migrate_schema(connection: Connection) -> None:
     """Bring the schema of the search path up to date, in the transaction that is open.
 
     Raises:
