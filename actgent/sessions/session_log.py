@@ -97,14 +97,13 @@ class SessionLog:
         await self.write(*others, accepted, patience=message.deadline)
 
     async def write(self, *records: Record, patience: float | None = None) -> None:
-        """Write a step with these records behind what was noted; durable on return.
+        """Write a step with these records, behind what was noted; durable on return.
 
         Raises:
             JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
             JournalError: it could not be written. What was noted goes before the next step, and these records do not.
         """
-        if self._pending and type(self._pending[0]) is not Opened:
-            self.flush_soon()  # before what others write meanwhile, also where this step fails
+        self._flush_before()
         noted, self._pending = self._pending, []
         try:
             await self._commit([*noted, *records], patience)
@@ -113,6 +112,17 @@ class SessionLog:
         except Exception:
             self._pending = noted + self._pending
             raise
+
+    def _flush_before(self) -> None:
+        """Write what was noted by itself, before what others write meanwhile: the step that comes may fail.
+
+        A date goes with that step, as a timer that fires has its next date in the step of its message. What opens a session does, too.
+        """
+        dates = [each for each in self._pending if isinstance(each, Due)]
+        if len(dates) < len(self._pending) and not isinstance(self._pending[0], Opened):
+            self._pending = [each for each in self._pending if not isinstance(each, Due)]
+            self.flush_soon()
+            self._pending += dates[-1:]
 
     def tell(self, outcomes: Iterable[Told], checkpoint: TurnCheckpoint | None) -> None:
         """Outcomes are about to be told; those that a turn which goes on has told before are written."""
