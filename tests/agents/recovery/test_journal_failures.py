@@ -10,7 +10,7 @@ from actgent import BareAgent, ScriptedLLM, Sender, Text, ToolCall, ToolResult, 
 from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Accepted, Appended, Ended, Finished, Opened, Said, Started
+from actgent.journal.records import Accepted, Appended, Due, Ended, Finished, Opened, Said, Scheduled, Started
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript
@@ -362,3 +362,15 @@ async def test_a_message_that_is_refused_by_the_journal_moves_nothing_of_the_tur
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
             session = await agent.open_session("s")
             assert [message.text for message in session.history] == said == ["one", "ok", "two", "ok"]
+
+
+async def test_a_date_that_is_set_while_a_turn_runs_stands_in_the_journal(autojump_clock):
+    """What the turn has noted goes before it, and the date stays with what it is set for."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(lambda _: "ok", delay=0.5)))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("one")
+        await trio.sleep(0.3)  # its turn has begun
+        await session.schedule("look again", after=100)
+        kinds = [type(each) for each in await journal.load("s")]
+    assert kinds == [Opened, Accepted, Appended, Due, Scheduled]
