@@ -290,38 +290,54 @@ def test_no_module_imports_one_that_imports_it(modules):
     sorter.prepare()
 
 
-OPEN = {
-    "cli.demos",
-    "cli.journals",
-    "cli.serving",
-    "client.http",
-    "cluster.operations",
-    "journal.postgres",
-    "runtime.delegation",
-    "runtime.sessions",
-    "sessions.waiting",
-    "tools.outputs",
-    "tools.schemas",
-    "toolsets.http",
-    "turns.calls",
-    "web.routes",
-    "web.server",
-    "web.streaming",
-    "web.webhooks",
-}
-"""Folders whose modules stand side by side without a face, which would close circles or load what is not needed. It only gets shorter."""
+def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """The folders in folders, with the modules of each."""
+    found: dict[str, set[str]] = {
+        name: set() for name in modules if name.count(".") == 1 and is_package(name)
+    }
+    for name in modules:
+        if name.count(".") == 2:
+            found[name.rpartition(".")[0]].add(name)
+    return found
 
 
-def test_a_folder_in_a_folder_is_imported_by_its_face(modules):
-    """What modules elsewhere need of it at once stands in its `__init__.py`; what is loaded when it is used goes by its path."""
+def face_of(folder: str, modules: dict[str, ast.Module]) -> set[str]:
+    """The names in the `__init__.py` of a folder, in full; empty for a namespace."""
+    assigned = [node for node in modules[folder].body if isinstance(node, ast.Assign)]
+    listed = [node.value for node in assigned if ast.unparse(node.targets[0]) == "__all__"]
+    return {f"{folder}.{name}" for value in listed for name in ast.literal_eval(value)}
+
+
+def wanted_elsewhere(modules: dict[str, ast.Module], *, late: bool) -> set[str]:
+    """The modules of folders in folders that other folders import, when they are loaded or (`late`) at any time."""
     found = set()
     for name, module in modules.items():
         at_once = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        for needed in needs(name, ast.Module(body=at_once, type_ignores=[]), modules):
+        read = module if late else ast.Module(body=at_once, type_ignores=[])
+        for needed in needs(name, read, modules):
             folder = needed.rpartition(".")[0]
-            if folder.count(".") == 1 and not f"{name}.".startswith(f"{folder}."):
-                found.add(folder)
-    assert found == OPEN
+            if needed.count(".") == 2 and not f"{name}.".startswith(f"{folder}."):
+                found.add(needed)
+    return found
+
+
+def test_what_a_face_hides_is_imported_by_the_face(modules):
+    """Where the `__init__.py` of a folder in a folder has names, modules elsewhere take those; what is loaded late goes by its path."""
+    wanted = wanted_elsewhere(modules, late=False)
+    faces = {folder: face_of(folder, modules) for folder in inner_folders(modules)}
+    assert {each for each in wanted if (face := faces[each.rpartition(".")[0]]) and each not in face} == set()
+
+
+def test_a_folder_without_a_face_has_members_and_no_private_parts(modules):
+    """A folder in a folder is a namespace where several of its modules are wanted elsewhere or have public names; otherwise it has a face."""
+    public = {home.removeprefix("actgent.") for home in actgent._HOMES.values()}
+    wanted = wanted_elsewhere(modules, late=True) | public
+    namespaces = {
+        folder: members & wanted
+        for folder, members in inner_folders(modules).items()
+        if not face_of(folder, modules)
+    }
+    assert {folder for folder, members in namespaces.items() if len(members) < 2} == set()
 
 
 def test_no_import_is_for_types_alone():

@@ -40,7 +40,7 @@ from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import decide, open_approvals, session_holding
-from actgent.runtime.delegation import Delegation
+from actgent.runtime.delegation.giving import Delegation
 from actgent.runtime.following import (
     ObservationReader,
     SessionFollower,

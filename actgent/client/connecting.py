@@ -20,7 +20,7 @@ from actgent.support.hints import async_block
 from .agent import RemoteAgent
 from .calls import Calls
 from .hearing import ServerLink
-from .http import HTTPTransport
+from .http.transport import HTTPTransport
 from .insight import RemoteInsight, to_summary
 from .reading import to_approval
 from .transport import RemoteRequest, Transport

@@ -20,8 +20,7 @@ import trio
 from actgent.errors import Fenced, JournalError, WireError
 from actgent.journal.listing import SessionKey
 from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
-from actgent.journal.postgres.partitioned import PartitionedJournal
-from actgent.journal.postgres.partitions import Taken
+from actgent.journal.postgres import PartitionedJournal, Taken
 from actgent.runtime.runtime import Runtime
 from actgent.support.batches import Batches
 from actgent.support.logs import Each, logger_of

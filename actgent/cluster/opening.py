@@ -9,7 +9,7 @@ from actgent.client.connecting import Client, open_client
 from actgent.client.hearing import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.journal.membership import ClusterStatistics
-from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.journal.postgres import PartitionedJournal
 from actgent.llm.governor import ShareLender
 from actgent.runtime.delegation.pools import PoolTasks
 from actgent.runtime.runtime import Runtime

@@ -11,9 +11,7 @@ import trio
 from actgent.errors import ActgentError, JournalError
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey
-from actgent.journal.postgres.partitioned import PartitionedJournal
-from actgent.journal.postgres.partitions import slots_of
-from actgent.journal.postgres.suspects import Suspect
+from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
 from actgent.journal.records import Accepted, Appended, Ended, Record
 from actgent.messages import Message
 from actgent.runtime.runtime import Runtime

@@ -24,8 +24,7 @@ from actgent.client.transport import (
     Transport,
 )
 from actgent.errors import ActgentError, BrokerLost, WireError
-from actgent.journal.postgres import layout as layouts
-from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.journal.postgres import layout as layouts, partition_of_slot, slot_of
 from actgent.messages import new_secret
 from actgent.support.logs import Each, logger_of
 from actgent.web.server.relay import RelayedAnswer

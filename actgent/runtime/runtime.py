@@ -56,7 +56,7 @@ from actgent.turns.watchdog import Watch, open_watch
 
 from .actor import AgentActor
 from .approval_decisions import list_approvals
-from .delegation import Delegation
+from .delegation.giving import Delegation
 from .directory import Directory
 from .insight import Insight, fork_session, need_journal, records_up_to, share_limits
 from .retention import Retention, Sweeper

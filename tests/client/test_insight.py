@@ -17,7 +17,7 @@ from actgent import (
 )
 from actgent.agents.upgrading import Difference
 from actgent.client import Transport, open_client
-from actgent.client.http import HTTPTransport
+from actgent.client.http.transport import HTTPTransport
 from actgent.journal.records import Rated
 from actgent.journal.transfer import load_sessions
 from actgent.runtime.sessions.feedback import read_ratings

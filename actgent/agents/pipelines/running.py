@@ -17,7 +17,7 @@ from actgent.control.limits import WEEK
 from actgent.errors import ActgentError, Fenced, JournalError, ToolError
 from actgent.errors.wording import safe_words
 from actgent.journal.records import Answered, TurnOptions, message_id_of
-from actgent.runtime.delegation import Delegation
+from actgent.runtime.delegation.giving import Delegation
 from actgent.sessions.context import SessionContext
 from actgent.state.store import Store
 from actgent.tools.base import Effect, Tool, ToolContext

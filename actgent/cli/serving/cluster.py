@@ -14,7 +14,7 @@ from actgent.cluster.operations.watching import (
     look_at_cluster,
     open_cluster_watch,
 )
-from actgent.journal.postgres.cluster_tables import DeadMessage, read_dead
+from actgent.journal.postgres import DeadMessage, read_dead
 
 from .cluster_place import ClusterPlace
 

@@ -5,7 +5,7 @@ import attrs
 from actgent.cli.folders import agents_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
-from actgent.journal.postgres.partitioned import PartitionedJournal
+from actgent.journal.postgres import PartitionedJournal
 from actgent.runtime.runtime import open_runtime
 
 from .cluster_place import ClusterPlace

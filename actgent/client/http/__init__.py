@@ -1,5 +1,1 @@
 """The way to a gateway over HTTP."""
-
-from .transport import HTTPTransport
-
-__all__ = ["HTTPTransport"]

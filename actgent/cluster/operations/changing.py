@@ -12,16 +12,7 @@ from actgent.cluster.queues import partition_queue
 from actgent.cluster.wire import WireRequest, carried_over, decode_message, session_named
 from actgent.errors import ConfigurationError, WireError
 from actgent.errors.printable import quoted
-from actgent.journal.postgres import layout as layouts
-from actgent.journal.postgres.layout import (
-    PoolLayout,
-    begin_move,
-    check_layout,
-    end_move,
-    raise_form,
-    read_layout,
-)
-from actgent.journal.postgres.partitions import partition_of_slot, slot_of
+from actgent.journal.postgres import layout as layouts, partition_of_slot, slot_of
 from actgent.support.logs import Each, logger_of
 
 from .watching import open_cluster_watch
@@ -44,7 +35,7 @@ async def finish_upgrade(journal: str, broker: str, pool: str) -> int:
         ConfigurationError: a node that is there does not read it, or the pool writes a higher form.
         BrokerLost, JournalFailed: nothing has changed.
     """
-    check_layout(await read_layout(journal, pool), pool, reads=layouts.READS)
+    layouts.check_layout(await layouts.read_layout(journal, pool), pool, reads=layouts.READS)
     async with open_cluster_watch(broker, pool) as watch:
         nodes = (await watch.nodes()).values()
     behind = [f"{each.node} (actgent {each.release})" for each in nodes if each.reads < layouts.READS]
@@ -52,7 +43,7 @@ async def finish_upgrade(journal: str, broker: str, pool: str) -> int:
         raise ConfigurationError(
             f"the form {layouts.READS} is not read by {', '.join(behind)}: drain what is of an older release first"
         )
-    await raise_form(journal, pool, layouts.READS)
+    await layouts.raise_form(journal, pool, layouts.READS)
     return layouts.READS
 
 
@@ -71,7 +62,7 @@ async def repartition(journal: str, broker: str, pool: str, partitions: int) -> 
         raise ConfigurationError(
             f"partitions change while no node runs, and there are {', '.join(nodes)}: drain and end them first"
         )
-    before, after = await begin_move(journal, pool, partitions)
+    before, after = await layouts.begin_move(journal, pool, partitions)
     if before.generation == after.generation:
         return 0
     async with open_connection(parse_broker(broker), name="actgent cluster") as connection:
@@ -79,7 +70,7 @@ async def repartition(journal: str, broker: str, pool: str, partitions: int) -> 
         await move.declare()
         for number in range(before.partitions):
             await move.empty(partition_queue(pool, before.generation, number, move.version).name)
-    await end_move(journal, pool, after.generation)
+    await layouts.end_move(journal, pool, after.generation)
     return move.count
 
 
@@ -89,7 +80,7 @@ class _Move:
 
     connection: Connection
     pool: str
-    to: PoolLayout
+    to: layouts.PoolLayout
     count: int = 0
     """Messages that have changed their queue."""
 

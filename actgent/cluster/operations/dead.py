@@ -7,7 +7,7 @@ from actgent.cluster.opening import open_broker_client
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.printable import quoted
 from actgent.journal.opening import open_journal
-from actgent.journal.postgres.cluster_tables import DeadMessage, drop_dead, note_retried, read_dead
+from actgent.journal.postgres import DeadMessage, drop_dead, note_retried, read_dead
 from actgent.journal.records import Accepted
 from actgent.messages import Message
 

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.events import EventStream, PartitionsTaken
-from actgent.journal.postgres.partitions import Taken
+from actgent.journal.postgres import Taken
 from actgent.support import span_names as names
 from actgent.support.logs import Each, logger_of
 from actgent.support.tracing import Attribute, OpenSpan

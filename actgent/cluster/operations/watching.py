@@ -13,9 +13,7 @@ from actgent.cluster.queues import beacon_exchange, partition_queue
 from actgent.cluster.wire import Beacon, Leave, decode_message, encode_message, properties
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.printable import quoted
-from actgent.journal.postgres.cluster_tables import ClusterTables, read_cluster_tables
-from actgent.journal.postgres.layout import PoolLayout, read_layout
-from actgent.journal.postgres.partitions import partition_of_slot
+from actgent.journal.postgres import ClusterTables, layout as layouts, partition_of_slot, read_cluster_tables
 
 HEARING = 3 * EVERY
 """Seconds in which each node that is there has said so."""
@@ -47,7 +45,7 @@ class PartitionStatus:
 class ClusterStatus:
     """How a cluster is."""
 
-    layout: PoolLayout
+    layout: layouts.PoolLayout
     nodes: Sequence[Beacon]
     partitions: Sequence[PartitionStatus]
 
@@ -129,7 +127,7 @@ async def open_cluster_watch(broker: str, pool: str) -> AsyncGenerator[ClusterWa
 async def look_at_cluster(broker: str, journal: str, pool: str) -> ClusterStatus:
     """How a cluster is just now; raises as `open_cluster_watch`, and `JournalFailed`."""
     tables = await read_cluster_tables(journal, pool)
-    layout = await read_layout(journal, pool)
+    layout = await layouts.read_layout(journal, pool)
     async with open_cluster_watch(broker, pool) as watch:
         nodes = await watch.nodes()
         waiting = {
@@ -140,7 +138,7 @@ async def look_at_cluster(broker: str, journal: str, pool: str) -> ClusterStatus
 
 
 def _join(
-    tables: ClusterTables, layout: PoolLayout, nodes: dict[str, Beacon], waiting: dict[int, int]
+    tables: ClusterTables, layout: layouts.PoolLayout, nodes: dict[str, Beacon], waiting: dict[int, int]
 ) -> list[PartitionStatus]:
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}

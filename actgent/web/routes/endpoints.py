@@ -16,7 +16,7 @@ from actgent.errors import ParseError
 from actgent.errors.printable import quoted, shown
 from actgent.journal.base import SessionSummary
 from actgent.support.strict_json import check_depth, loads
-from actgent.tools.schemas.checking import CheckedSchema, compile_schema
+from actgent.tools.schemas import CheckedSchema, compile_schema
 from actgent.web.bounds import GatewayLimits
 from actgent.web.inside import Inside
 from actgent.web.problems import Problem

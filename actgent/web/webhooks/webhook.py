@@ -10,7 +10,7 @@ import attrs
 
 from actgent.control.arguments import check_seconds
 from actgent.errors import ConfigurationError, nearest
-from actgent.toolsets.http.guard import Guard
+from actgent.toolsets.http import Guard
 
 from .signing import SecretsFile, SigningKeys
 
