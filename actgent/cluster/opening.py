@@ -54,6 +54,7 @@ class Member:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.journal = node.journal
+        self.left = node.journal.left
         self.lender = ShareLender(node.journal.allowances.lend)
 
     async def serve(

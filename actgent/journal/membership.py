@@ -60,6 +60,8 @@ class Membership(Protocol):
     journal: Journal
     lender: Any
     """A `Lender`: lends out of what all processes may ask of providers together."""
+    left: trio.Event
+    """Set when all that was served here was handed over."""
 
     async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve sessions with the agents of a `Runtime`, as long as it is not cancelled."""

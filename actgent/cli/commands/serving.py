@@ -14,10 +14,10 @@ from .base import Flag, Repeated, app, run_command
 
 @app.command
 def serve(
-    target: str,
+    target: str | None = None,
     /,
     *,
-    journal: str = "memory:",
+    journal: str | None = None,
     bind: str = "127.0.0.1:8300",
     tokens: str | None = None,
     origin: Repeated = (),
@@ -25,15 +25,20 @@ def serve(
     tls_cert: str | None = None,
     tls_key: str | None = None,
     notify: NotifyOptions | None = None,
+    broker: str | None = None,
+    pool: str | None = None,
+    name: str | None = None,
     reload: Flag = False,
 ) -> int:
     """Put agents behind HTTP, for programs in any language. The extra `web` has what it needs.
 
     The first Ctrl-C or SIGTERM takes nothing new, tells streams that they end, and lets what runs end; the second ends it at once.
+    With a broker it serves the sessions of all nodes of a cluster: as a node itself, or without a target beside them.
 
     Args:
-        target: An agent's folder, a folder of such folders, or a Python file that defines agents.
-        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process.
+        target: An agent's folder, a folder of such folders, or a Python file that defines agents; none where nodes have them all.
+        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process, and those of a node
+            are where the variable ACTGENT_JOURNAL says.
         bind: Where to listen, HOST:PORT. Off loopback there is no start without --tokens.
         tokens: The file of tokens that `actgent token new` makes; without it, one token is made and shown.
         origin: A site whose pages may ask, such as https://app.example.com; may be given several times.
@@ -41,6 +46,10 @@ def serve(
         tls_cert: A certificate, where no proxy in front speaks TLS.
         tls_key: Its key.
         notify: Who is told of what happens.
+        broker: The broker of a cluster, amqps://USER:PASSWORD@HOST/VHOST; with --pool, or without a target, the variable
+            ACTGENT_BROKER says it, which no list of processes shows.
+        pool: Which nodes of the cluster: those that host the same agents; `default` without it.
+        name: How the name of this node or client of a cluster begins.
         reload: For developing: start again when a file of the agents changes, and can be run.
     """
     from actgent.cli.serving.reloading import serve_again  # noqa: PLC0415 - the SDKs take two seconds
@@ -56,6 +65,9 @@ def serve(
         tls_cert=tls_cert,
         tls_key=tls_key,
         notify=notify or NotifyOptions(),
+        broker=broker,
+        pool=pool,
+        name=name,
     )
     play = serve_again if reload else put
     return run_command(lambda terminal, shutdown: play(options, terminal, shutdown))

@@ -32,6 +32,10 @@ async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutd
     run stays the same.
     """
     check_extra()
+    if options.target is None:
+        raise ConfigurationError(
+            "--reload takes the agents whose files are watched; nodes have those of a cluster"
+        )
     with TemporaryDirectory(prefix="actgent-") as folder:
         tokens = options.tokens or _tokens_in(Path(folder), options, terminal)
         command = [*_COMMAND, *attrs.evolve(options, tokens=tokens).command()]

@@ -3,8 +3,8 @@
 import os
 import socket
 import ssl
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -13,13 +13,16 @@ import trio
 from actgent.cli.folders import agents_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
+from actgent.client.connecting import Client, connect
 from actgent.errors import ConfigurationError
-from actgent.runtime.runtime import open_runtime
+from actgent.journal.membership import check_cluster_extra
+from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.web.bounds import GatewayLimits
-from actgent.web.opening import ADDRESS, check_extra, open_gateway
+from actgent.web.opening import ADDRESS, Gateway, check_extra, open_gateway
 from actgent.web.webhooks.signing import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
+from .cluster_place import ClusterPlace
 from .notify import NotifyOptions
 
 GRACE = 5.0
@@ -30,8 +33,9 @@ GRACE = 5.0
 class ServeOptions:
     """What `actgent serve` was told."""
 
-    target: str
-    journal: str = "memory:"
+    target: str | None
+    """None: agents are hosted by the nodes of a cluster alone."""
+    journal: str | None = None
     bind: str = ADDRESS
     tokens: str | None = None
     origins: tuple[str, ...] = ()
@@ -39,6 +43,16 @@ class ServeOptions:
     tls_cert: str | None = None
     tls_key: str | None = None
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
+    broker: str | None = None
+    pool: str | None = None
+    name: str | None = None
+
+    @property
+    def place(self) -> ClusterPlace | None:
+        """Where the cluster is whose sessions are served; None where the process has its own."""
+        if self.target is not None and self.broker is None and self.pool is None:
+            return None
+        return ClusterPlace(journal=self.journal, broker=self.broker, pool=self.pool or "default")
 
     def command(self) -> list[str]:
         """The same as a command line has it."""
@@ -50,15 +64,19 @@ class ServeOptions:
             "--host": self.hosts,
             "--tls-cert": [self.tls_cert],
             "--tls-key": [self.tls_key],
+            "--broker": [self.broker],
+            "--pool": [self.pool],
+            "--name": [self.name],
         }
         options = [
             part for name, values in given.items() for value in values if value for part in (name, value)
         ]
-        return ["serve", self.target, *options, *self.notify.as_arguments()]
+        target = [] if self.target is None else [self.target]
+        return ["serve", *target, *options, *self.notify.as_arguments()]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve the agents of a target, to the first signal."""
+    """Serve the agents of a target, or those of a cluster's nodes, to the first signal or until the node is drained."""
     check_extra()
     tls = _tls_of(options)
     notify, is_new = webhooks_of(options.notify)
@@ -66,15 +84,10 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
         terminal.notice(
             f"made {options.notify.notify_secrets}: receivers check signatures with the secret in it"
         )
-    agents = agents_at(options.target)
-    place = options.journal
-    journal = place if "://" in place or place == "memory:" else f"sqlite:///{place}"
-    async with open_runtime(journal=journal) as runtime:
-        async with runtime.starting():
-            for agent in agents:
-                await runtime.start(agent)
-        async with open_gateway(
-            runtime,
+    async with (
+        _open_source(options) as source,
+        open_gateway(
+            source.served,
             bind=options.bind,
             tokens=options.tokens,
             hosts=options.hosts,
@@ -82,17 +95,93 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
             limits=GatewayLimits(grace=GRACE),
             tls=tls,
             notify=notify,
-        ) as gateway:
-            names = ", ".join(one_line(agent.name, 60) for agent in agents)
-            terminal.line(f"{names} at {gateway.url}/v1; Ctrl-C ends it")
-            if gateway.key is not None:
-                terminal.line(f"token (of this run alone): {gateway.key}")
-                terminal.line(f"dashboard: {gateway.link}")
-            _tell_manager("READY=1")
-            with shutdown.waiting():
-                await trio.Event().wait()
-            _tell_manager("STOPPING=1")
+        ) as gateway,
+    ):
+        _greet(source, gateway, terminal)
+        with shutdown.waiting():
+            await source.left.wait()
+            terminal.notice("the node was drained")
+        _tell_manager("STOPPING=1")
     return 0
+
+
+@attrs.frozen(kw_only=True)
+class _Source:
+    """What is served."""
+
+    served: Runtime | Client
+    names: str
+    """Of agents, for people."""
+    left: trio.Event = attrs.field(factory=trio.Event)
+    """Set when it serves nothing any more."""
+
+
+@asynccontextmanager
+async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
+    """What is to be served, for the block: the nodes of a cluster, one of them, or agents by themselves.
+
+    Raises:
+        ConfigurationError: the options do not go together, or name nothing.
+    """
+    place = options.place
+    if place is None and options.name is not None:
+        raise ConfigurationError("--name is that of a node: it goes with --broker, or with --pool")
+    if place is not None:
+        check_cluster_extra()
+    if options.target is None:
+        assert place is not None  # noqa: S101 - see `ServeOptions.place`
+        _check_client(options)
+        async with connect(place.broker_url(), name=options.name or "", pool=place.pool) as client:
+            yield _Source(served=client, names=f"the agents of pool {place.pool}")
+    else:
+        async with _open_agents(options.target, options, place) as source:
+            yield source
+
+
+@asynccontextmanager
+async def _open_agents(
+    target: str, options: ServeOptions, place: ClusterPlace | None
+) -> AsyncGenerator[_Source, None]:
+    """Agents of this process, by themselves or as a node of a cluster."""
+    agents = agents_at(target)
+    names = ", ".join(one_line(agent.name, 60) for agent in agents)
+    async with _open_runtime(options, place) as runtime:
+        async with runtime.starting():
+            for agent in agents:
+                await runtime.start(agent)
+        member = runtime.membership
+        yield _Source(served=runtime, names=names, left=trio.Event() if member is None else member.left)
+
+
+def _open_runtime(options: ServeOptions, place: ClusterPlace | None) -> AbstractAsyncContextManager[Runtime]:
+    if place is not None:
+        return open_runtime(
+            journal=place.journal_url(), broker=place.broker_url(), pool=place.pool, node=options.name
+        )
+    where = options.journal or "memory:"
+    return open_runtime(journal=where if "://" in where or where == "memory:" else f"sqlite:///{where}")
+
+
+def _check_client(options: ServeOptions) -> None:
+    """Refuse what needs agents or a journal in this process.
+
+    Raises:
+        ConfigurationError: something was given that does.
+    """
+    if options.journal is not None or any(options.notify.as_arguments()):
+        raise ConfigurationError(
+            "a gateway without agents has no journal, and notifies nobody: leave out --journal and --notify, or name the agents "
+            "that it is to serve as a node"
+        )
+
+
+def _greet(source: _Source, gateway: Gateway, terminal: Terminal) -> None:
+    """Tell people, and the service manager, where it answers."""
+    terminal.line(f"{source.names} at {gateway.url}/v1; Ctrl-C ends it")
+    if gateway.key is not None:
+        terminal.line(f"token (of this run alone): {gateway.key}")
+        terminal.line(f"dashboard: {gateway.link}")
+    _tell_manager("READY=1")
 
 
 def _tell_manager(state: str) -> None:

@@ -75,9 +75,9 @@ async def open_pair(open_cluster):
         yield Pair(cluster, one, two, agents, models)
 
 
-async def wait_balanced(*runtimes):
-    """Wait until each of some nodes serves as many partitions as the others."""
-    share = runtimes[0].journal.count // len(runtimes)
+async def wait_balanced(*runtimes, nodes=0):
+    """Wait until each of these nodes serves as many partitions as the others of all `nodes`; of these without a number."""
+    share = runtimes[0].journal.count // (nodes or len(runtimes))
     with trio.fail_after(PATIENCE):
         while any(len(each.journal.owned) != share for each in runtimes):  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.05)

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -11,8 +13,10 @@ import attrs
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text
+from actgent import LLM, Answer, BareAgent, Text, connect
 from actgent.journal.listing import SessionKey
+
+from .pairs import wait_balanced
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 PATIENCE = 90
@@ -196,3 +200,96 @@ async def check_a_node(cluster, node, command, place):
     assert f"{there['node']} has handed over" in drained.stderr
     assert await trio.to_thread.run_sync(partial(node.wait, PATIENCE), abandon_on_cancel=True) == 0
     assert b"the node was drained" in node.stderr.read()
+
+
+@asynccontextmanager
+async def serving(commands, cluster, *words):
+    """`actgent serve` with these words beside a cluster, for the block: its process, the first line that it says, a client."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [ACTGENT, "serve", *words, "--bind", "127.0.0.1:0"]
+    with commands.popen(command, **pipes, env=environment(cluster)) as process:
+        try:
+            line, token = [await read_line(process) for _ in range(2)]
+            assert b" at http://" in line, process.stderr.read().decode()
+            url = line.split(b" at ")[1].split(b"/v1;")[0].decode()
+            async with connect(url, token=token.split()[-1].decode(), patience=PATIENCE) as client:
+                yield process, line, client
+        finally:
+            process.kill()
+
+
+async def read_line(process):
+    return await trio.to_thread.run_sync(process.stdout.readline, abandon_on_cancel=True)
+
+
+async def end(process):
+    return await trio.to_thread.run_sync(partial(process.wait, PATIENCE), abandon_on_cancel=True)
+
+
+async def test_a_cluster_is_served_over_http_by_a_process_without_agents(open_cluster, commands):
+    """One command: it serves what nodes have, says that none is there while none is, and ends by a signal."""
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=Mended(is_mended=True))),
+            serving(commands, cluster, "--pool", cluster.pool) as (process, line, client),
+        ):
+            assert line.startswith(f"the agents of pool {cluster.pool} at ".encode())
+            assert [each.name for each in await client.agents()] == ["clerk"]
+            session = await client.agent("clerk").create_session("ada")
+            heard = []
+            session.on_conversation(lambda reply: heard.append(reply.text))
+            await session.chat("6 * 7?")
+            await session.wait_idle()
+            assert heard == ["you said: 6 * 7?"]
+            process.send_signal(signal.SIGTERM)
+            assert await end(process) == 128 + signal.SIGTERM
+
+
+async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, command, tmp_path):
+    """One command is a node and a gateway: it serves sessions of both nodes, and ends once it was drained."""
+    file = tmp_path / "agents.py"
+    file.write_text(AGENT)
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(BareAgent("clerk", llm=Mended(is_mended=True))) as runtime,
+            serving(commands, cluster, file, "--pool", cluster.pool, "--name", "web") as (
+                process,
+                line,
+                client,
+            ),
+        ):
+            assert line.startswith(b"clerk at http://")
+            await wait_balanced(runtime, nodes=2)
+            here = runtime.journal.new_session_id()
+            there = next(each for each in map(str, range(10_000)) if not runtime.journal.owns(each))
+            for session_id, answer in ((here, "you said: 6 * 7?"), (there, "It is 42.")):
+                session = await client.agent("clerk").create_session(session_id=session_id)
+                assert (await client.agent("clerk").run("6 * 7?", session=session)).text == answer
+            drained = await command(cluster, "drain", "web", "--pool", cluster.pool)
+            assert drained.returncode == 0, drained.stderr
+            assert await end(process) == 0
+            assert b"the node was drained" in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ((), "say where the cluster is: --broker, or the variable ACTGENT_BROKER"),
+        (("--broker", "amqp://127.0.0.1/", "--journal", "a.db"), "a gateway without agents has no journal"),
+        (("agents.py", "--name", "web"), "--name is that of a node: it goes with --broker, or with --pool"),
+        (
+            ("agents.py", "--pool", "x", "--broker", "amqp://127.0.0.1/"),
+            "say where the cluster is: --journal",
+        ),
+        (("--broker", "amqp://127.0.0.1/", "--reload"), "--reload takes the agents whose files are watched"),
+    ],
+)
+async def test_what_cannot_be_served_of_a_cluster_is_refused(commands, tmp_path, words, why):
+    """By one line that says what to do, before anything is open."""
+    (tmp_path / "agents.py").write_text(AGENT)
+    known = {key: value for key, value in os.environ.items() if not key.startswith("ACTGENT_")}
+    run = partial(commands.run, [ACTGENT, "serve", *words], capture_output=True, text=True, timeout=PATIENCE)
+    refused = await trio.to_thread.run_sync(partial(run, env=known, cwd=tmp_path))
+    assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
