@@ -225,6 +225,11 @@ class Intake:
         """A message is in, and its turn starts as soon as it may."""
         acceptance.is_in = True
         acceptance.mark_done()
+        leaving = self._lifecycle.leaving
+        if self._drains and context.parent is None and leaving.is_due(context.id):
+            self._inbox.fill(place)
+            leaving.send_on(context)  # behind what came before it, which is on its way already
+            return
         if self._runner.try_claim_place(place):
             self._start(context, context.mail.take(acceptance.message))
         else:

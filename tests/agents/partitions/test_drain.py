@@ -4,6 +4,8 @@ import pytest
 import trio
 
 from actgent import BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall
+from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.records import Accepted
 
 
 def of(runtime, number):
@@ -65,6 +67,48 @@ async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until)
     assert len(slow.asked) == 2
 
 
+class Held(PartitionedJournal):
+    """A journal that writes `third` as an accepted message when it may."""
+
+    is_held = False
+    gate = None
+
+    async def commit(self, entry, *, epoch, durable=True):
+        if any(isinstance(each, Accepted) and each.message.text == "third" for each in entry.records):
+            self.is_held = True
+            await self.gate.wait()
+        await super().commit(entry, epoch=epoch, durable=durable)
+
+
+async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open_node, id_in, until):
+    """It comes in when those before it have been taken out for the next owner, and goes to that one behind them."""
+    slow = Slow()
+    async with open_node("one", take=[0], kind=Held) as one, open_node("two") as two:
+        one.journal.gate = trio.Event()
+        agent, other = (
+            await one.start(slow.agent),
+            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))),
+        )
+        session = await agent.create_session("ada", "first", session_id=id_in(0))
+        await until(lambda: slow.asked)
+        async with trio.open_nursery() as nursery:
+            await session.chat("second")
+            accepted = trio.Event()
+            nursery.start_soon(_chat, session, "third", accepted)
+            await until(lambda: one.journal.is_held)
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            one.journal.gate.set()
+            await accepted.wait()
+            slow.gate.set()
+        await two.journal.take([0])
+        assert await two.take_up() == 1
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert [each.text for each in moved.history] == ["first", "ok", "second", "ok", "third", "ok"]
+    assert len(slow.asked) == 1
+
+
 async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_in, until):
     """As by evict; the next owner asks the model again."""
     slow = Slow()
@@ -111,6 +155,16 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
         await until(lambda: not one.drains)
         again = await boss.open_session(session.id)
         assert again.history[-1].text == "done"
+
+
+async def _chat(session, text, accepted):
+    await session.chat(text)
+    accepted.set()
+
+
+async def _hand_over(runtime):
+    async with runtime.drain(of(runtime, 0), grace=20):
+        await runtime.journal.give_back([0])
 
 
 async def _drain(runtime, grace):
