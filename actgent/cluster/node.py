@@ -187,8 +187,8 @@ class Node:
         for exchange in (beacon_exchange(self.pool), owner_exchange(self.pool)):
             await channel.declare_exchange(exchange, "fanout")
         partitions = () if self._is_leaving else range(self.journal.count)
-        for form in (shared_queue(self.pool), dead_queue(), *map(self._queue, partitions)):
-            await _declare(channel, form)
+        forms = (shared_queue(self.pool), dead_queue(), *map(self._queue, partitions))
+        await channel.declare_durable_queues({form.name: form.arguments for form in forms})
         beacons = (await channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
         await channel.bind(beacons, beacon_exchange(self.pool))
         return beacons
@@ -342,6 +342,7 @@ class Node:
                 self._note_kept(each.partition)
             else:
                 self._note_taken(each)
+            self.nursery.start_soon(self._tell_owner, each.partition, each.epoch)
 
     def _note_kept(self, partition: int) -> None:
         self.figures.forget_takeovers([partition])
@@ -353,13 +354,13 @@ class Node:
             self.members.forget(taken.before)
         self.figures.note_taken(taken)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
-        self.nursery.start_soon(self._tell_owner, taken.partition, taken.epoch)
 
     def _open(self, partition: int) -> None:
         if self.ownership.serves(partition):
             self._requests[partition].open()
 
     async def _tell_owner(self, partition: int, epoch: int) -> None:
+        """Have all who read from a partition read again: what they were told before may be lost, also by us."""
         with suppress(*BROKEN, Unroutable, NotConfirmed):
             message = encode_message(OwnerChanged(partition=partition, epoch=epoch))
             await self.link.publish("", message, properties(), exchange=owner_exchange(self.pool))

@@ -1,7 +1,8 @@
 """The requests of a node: answered as soon as their partition is served here, and acknowledged when they are answered.
 
-A request that only reads is acknowledged when it begins, since who asks can ask again. One that has an effect is
-acknowledged when its answer is on its way: by then the journal has it, and a node that takes over finds its id there.
+A request that only reads a session is acknowledged when it begins, since who asks can ask again, and is told when to: when
+the session has another owner. Any other is acknowledged when its answer is on its way: what had an effect the journal has
+by then, and a node that takes over finds its id there.
 """
 
 from collections import Counter
@@ -166,7 +167,7 @@ class Requests:
         work.delivery.acknowledge()
 
     async def _run(self, work: _Work) -> None:
-        if work.asked.verb == "GET":
+        if work.asked.verb == "GET" and session_named(work.asked):
             work.delivery.acknowledge()
         try:
             with work.scope:
@@ -228,6 +229,7 @@ class Requests:
             piece = AnswerPiece(id=work.asked.id, number=work.number, is_last=True)
             with suppress(Unroutable, BrokerLost, ChannelClosed, NotConfirmed):
                 await send_back(self._link, work.delivery, piece, priority=CONTROL)
+            work.delivery.acknowledge()
             return
         await trio.sleep(AGAIN)
         work.delivery.requeue()

@@ -94,7 +94,7 @@ class AnswerPiece:
 
 @attrs.frozen(kw_only=True)
 class OwnerChanged:
-    """A partition has another owner: what is read from the one before ends, and is asked for again."""
+    """A partition has another owner, or the same one over a new connection: what was read ends, and is asked for again."""
 
     partition: int
     epoch: int

@@ -92,9 +92,9 @@ class _Move:
     async def declare(self) -> None:
         """Have the queues of the new generation."""
         channel = await self.connection.open_channel()
-        for number in range(self.to.partitions):
-            form = partition_queue(self.pool, self.to.generation, number, self.version)
-            await channel.declare_queue(form.name, durable=form.durable, arguments=form.arguments)
+        numbers = range(self.to.partitions)
+        forms = [partition_queue(self.pool, self.to.generation, each, self.version) for each in numbers]
+        await channel.declare_durable_queues({form.name: form.arguments for form in forms})
         channel.close()
 
     async def empty(self, queue: str) -> None:
