@@ -1,10 +1,19 @@
 """What is written down once: a protocol or a limit that is planted there is known wherever one is chosen."""
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import attrs
+import pytest
+
 from actgent.control import limits
+from actgent.definitions.scaffold import new_folder
+from actgent.protocols import PROTOCOLS
+
+ROOT = Path(__file__).parents[1]
 
 START = """
 import sys, types
@@ -17,10 +26,12 @@ actgent.protocols.PROTOCOLS["planted"] = "actgent.protocols.bare:Bare"
 from actgent import AgentBuilder, ScriptedLLM
 from actgent.cli.main import app
 from actgent.definitions.instructions import read_folder
+from actgent.definitions.scaffold import new_folder
 
 assert AgentBuilder("x").llm(ScriptedLLM(["a"])).protocol("planted").build().protocol.name == "bare"
 Path("brain.md").write_text("---\\nname: x\\nprotocol: planted\\n---\\n")
 assert read_folder(".").protocol == "planted"
+assert new_folder(".", "fresh", protocol="planted").protocol == "planted"
 app(["new", "--help"])
 """
 LIMIT = """
@@ -58,3 +69,52 @@ def test_a_protocol_is_written_down_once(tmp_path):
 def test_a_limit_is_written_down_once(tmp_path):
     """One more field of Limits, and brain.md and the command line know it, with what it is."""
     assert "What was planted." in run(LIMIT, limits.__file__, at=tmp_path)
+
+
+def test_the_test_of_a_new_folder_passes(tmp_path):
+    """Whatever its protocol: the script of its model says the greeting in the form of that protocol."""
+    for protocol in PROTOCOLS:
+        new_folder(tmp_path, f"new-{protocol}", protocol=protocol)
+    line = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"{len(PROTOCOLS)} passed" in done.stdout, done.stdout
+
+
+def words(path: Path) -> set[str]:
+    """What a file names: texts, fields and keywords of code; what a page has as code."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return set(re.findall(r"`(\w+)`", text))
+    nodes = list(ast.walk(ast.parse(text)))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    fields = {ast.unparse(node.target) for node in nodes if isinstance(node, ast.AnnAssign)}
+    return texts | fields | {node.arg for node in nodes if isinstance(node, ast.keyword) and node.arg}
+
+
+def listing(names: set[str]) -> set[str]:
+    """The files of the package and the pages of the documentation that name more than half of these."""
+    files = [*(ROOT / "actgent").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    return {path.relative_to(ROOT).as_posix() for path in files if len(names & words(path)) > len(names) / 2}
+
+
+REQUIREMENTS = "docs/specification.md"
+"""What the first protocols had to do, row by row; later ones are not in it."""
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (
+            {*PROTOCOLS},
+            {"actgent/protocols/__init__.py", "docs/architecture.md", "docs/configuration.md", REQUIREMENTS},
+        ),
+        (
+            {field.name for field in attrs.fields(limits.Limits)},
+            {"actgent/control/limits.py", "docs/configuration.md", "docs/control.md"},
+        ),
+    ],
+    ids=["protocols", "limits"],
+)
+def test_what_is_written_down_once_is_listed_nowhere_else(names, places):
+    """A new protocol is four files: its module, the table, two pages. A new limit is its field, two pages, and whoever keeps it."""
+    assert listing(names) == places

@@ -4,11 +4,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
-from actgent.protocols import PROTOCOLS
+from actgent.messages import ToolCall
+from actgent.protocols import PROTOCOLS, make_protocol
 
 from .folder import steps_of
 from .instructions import AgentFolder, read_folder
@@ -77,23 +78,9 @@ contains: Ada
 ---
 Hi, I am Ada.
 """
-_SCRIPTS: Mapping[str, Sequence[str]] = {
-    "bare": ["Hello, Ada!"],
-    "simple": ['{"messageType": "greeting", "content": {"name": "Ada", "content": "Hello, Ada!"}}'],
-    "react": [
-        '{"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": "Hello, Ada!"}}'
-    ],
-    "router": ['{"top_level_intent": "CONVERSATION", "response": "Hello, Ada!"}'],
-    "steps": ['{"final_answer": "Hello, Ada!"}'],
-    "plan": ['{"intent": "greet", "plan": "answer"}', "Hello, Ada!"],
-    "goal": [
-        '{"action": "plan", "params": {"steps": ["greet"]}}',
-        '{"action": "execute", "params": {"tool": "add", "args": {"a": 1, "b": 2}}}',
-        '{"action": "summarize", "params": {"summary": "Hello, Ada!"}}',
-        '{"action": "evaluate", "params": {"achieved": true}}',
-    ],
-}
-"""What a model says in the new agent's test, by protocol."""
+_SAID = "Hello, Ada!"
+"""What the model says in the new agent's test."""
+_CALL = ToolCall("add", {"a": 1, "b": 2})
 _WITH_INSTRUCTIONS = ("simple", "react")
 
 
@@ -105,7 +92,7 @@ def new_folder(parent: str | os.PathLike[str], name: str, *, protocol: str = "si
     """
     if protocol not in PROTOCOLS:
         raise ConfigurationError(f"unknown protocol {protocol!r}: choose one of {', '.join(PROTOCOLS)}")
-    script = "".join(f"\n        {answer!r}," for answer in _SCRIPTS[protocol])
+    script = "".join(f"\n        {answer!r}," for answer in make_protocol(protocol).script(_SAID, _CALL))
     files = {
         "brain.md": _BRAIN.format(name=name, protocol=protocol),
         "tools.py": _TOOLS,

@@ -318,6 +318,13 @@ class Protocol(PromptTemplate, Classifier):
         """The template and the classifier, to name them."""
         return self, self
 
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        """Return what a scripted model answers, call by call, until it has said this text; by default the text alone.
+
+        `call` is for protocols in which a model with tools does not come to an end without calling one.
+        """
+        return (text,)
+
     def check_fit(self, profile: Profile) -> None:
         """Check that the classifier reads the template's `examples` as answers to an agent of this profile.
 
@@ -461,6 +468,9 @@ class WithOutput(Protocol):
 
     def growth(self) -> Growth:
         return self.inner.growth()
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        return self.inner.script(text, call)
 
     def shortfall(self, message_type: str | None) -> str | None:
         return self.inner.shortfall(message_type)

@@ -5,6 +5,7 @@ with the answer as one JSON object. Models that fall back into the paper's lines
 `Action Input:`, `Final Answer:`) are understood as long as the input is a JSON object.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
+from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 from actgent.structured.schemas import schema_check
 
@@ -103,6 +105,10 @@ class ReAct(Protocol):
 
     def growth(self) -> Growth:
         return Growth(self.partial, follow_strings(self.partial))
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        action = {"response_purpose": "DIRECT_RESPONSE", "response_content": text}
+        return (json.dumps({"primary_action": action}),)
 
 
 # --- the JSON form -----------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """The `router` protocol: a top-level intent, and below it the action that someone else shall take."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
-from actgent.messages import Event, Route
+from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
 from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
@@ -54,6 +55,9 @@ class Router(Protocol):
 
     def growth(self) -> Growth:
         return Growth(self.partial, follow_strings(self.partial))
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        return (json.dumps({"top_level_intent": "CONVERSATION", "response": text}),)
 
 
 _FENCE = re.compile(r"\A\s*```[\w+-]*\s*")

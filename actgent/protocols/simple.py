@@ -1,9 +1,11 @@
 """The `simple` protocol: one JSON object, `{"messageType": ..., "content": ...}`."""
 
+import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.llm.base import Answer
+from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown
 
 from .actions import (
@@ -62,6 +64,9 @@ class Simple(Protocol):
 
     def growth(self) -> Growth:
         return Growth(self.partial, follow_strings(self.partial))
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        return (json.dumps({"messageType": DIRECT_RESPONSE, "content": text}),)
 
 
 def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:

@@ -1,9 +1,8 @@
 """A model for those who have no key: a script behind a real socket, and the tools that it knows to use."""
 
 import datetime as dt
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
@@ -86,52 +85,25 @@ _STAND_IN = (
 )
 
 
-def _once(**fields: object) -> Callable[[Chat], str]:
-    return lambda _: json.dumps(fields)
-
-
 def _said(chat: Chat) -> list[str]:
     """The texts of the model so far."""
     answers = [message.parts for message in chat.messages if message.role == "assistant"]
     return ["".join(part.text for part in parts if isinstance(part, Text)) for parts in answers]
 
 
-def _planned(chat: Chat) -> str:
-    """Plan, then answer."""
+def _next(script: Sequence[str], chat: Chat) -> str:
+    """Return the line behind the one that was said last; the script begins anew behind its last."""
     said = _said(chat)
-    plan = json.dumps({"intent": "answer", "plan": "answer"})
-    return _STAND_IN if said and '"intent"' in said[-1] else plan
-
-
-def _towards_goal(chat: Chat) -> str:
-    """Plan, summarize, evaluate."""
-    said = _said(chat)
-    last = said[-1] if said else ""
-    if '"summarize"' in last:
-        return json.dumps({"action": "evaluate", "params": {"achieved": True}})
-    if '"plan"' in last:
-        return json.dumps({"action": "summarize", "params": {"summary": _STAND_IN}})
-    return json.dumps({"action": "plan", "params": {"steps": ["answer"]}})
-
-
-_FORMS: Mapping[str, Callable[[Chat], str]] = {
-    "bare": lambda _: _STAND_IN,
-    "simple": _once(messageType="DIRECT_RESPONSE", content=_STAND_IN),
-    "react": _once(primary_action={"response_purpose": "DIRECT_RESPONSE", "response_content": _STAND_IN}),
-    "router": _once(top_level_intent="CONVERSATION", response=_STAND_IN),
-    "steps": _once(final_answer=_STAND_IN),
-    "plan": _planned,
-    "goal": _towards_goal,
-}
-"""An answer in the form of each protocol."""
+    place = script.index(said[-1]) + 1 if said and said[-1] in script else 0
+    return script[place % len(script)]
 
 
 def stand_in() -> tuple[LLM, Callable[[Agent], None]]:
     """A model for an agent that is not made yet, and the function that is told which one it is then."""
-    forms = [_FORMS["bare"]]
+    script: list[str] = [_STAND_IN]
 
     def answer_in_form(chat: Chat) -> str:
-        return forms[0](chat)
+        return _next(script, chat)
 
     def fit(agent: Agent) -> None:
         if agent.protocol.name == "goal" and list(agent.tools):
@@ -139,6 +111,6 @@ def stand_in() -> tuple[LLM, Callable[[Agent], None]]:
                 "this agent works towards a goal by its tools, whose arguments no script can choose: name a model, or "
                 "test it with a script of your own (ScriptedLLM)"
             )
-        forms[0] = _FORMS.get(agent.protocol.name, _FORMS["bare"])
+        script[:] = agent.protocol.script(_STAND_IN)
 
     return ScriptedLLM(answer_in_form, chunk=CHUNK, chunk_delay=GAP, name="offline"), fit

@@ -10,6 +10,7 @@ an evaluation, which says what was found; `achieved` is set by an evaluation and
 """
 
 import copy
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -147,6 +148,14 @@ class Goal(Protocol):
 
     def shortfall(self, message_type: str | None) -> str | None:
         return None if message_type in (None, *WHOLE) else message_type
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        steps: list[Mapping[str, Any]] = [{"action": "plan", "params": {"steps": ["answer"]}}]
+        if call is not None:
+            steps.append({"action": "execute", "params": {"tool": call.name, "args": call.arguments}})
+        steps.append({"action": "summarize", "params": {"summary": text}})
+        steps.append({"action": "evaluate", "params": {"achieved": True}})
+        return [json.dumps(step) for step in steps]
 
     # --- what is asked -----------------------------------------------------------------------
 

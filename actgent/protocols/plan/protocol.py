@@ -11,6 +11,7 @@ Native calls are run by the core without a word from here, so what was called is
 calls of a planning answer are a plan without a list: their results lead to the synthesis.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -183,6 +184,9 @@ class Planning(Protocol):
 
     def growth(self) -> Growth:
         return Growth(self.partial, follow_prose)
+
+    def script(self, text: str, call: ToolCall | None = None) -> Sequence[str]:
+        return (json.dumps({"intent": "answer", "plan": "answer"}), text)
 
     def shortfall(self, message_type: str | None) -> str | None:
         return None if message_type == "success" else message_type or "partial"
