@@ -51,7 +51,7 @@ from actgent.runtime.following import (
 )
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
-from actgent.runtime.sessions.leaving import Elsewhere
+from actgent.runtime.sessions.leaving import Elsewhere, check_sendable
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -101,7 +101,8 @@ class SessionServices:
 class Session(Generic[DataT_co]):
     """A conversation with an agent. Its turns are processed one after the other, in order within a priority.
 
-    `Session[Offer]` is one with an agent whose `output=` is `Offer`.
+    `Session[Offer]` is one with an agent whose `output=` is `Offer`. Where another process of a cluster goes on with it, what is
+    said to it goes there, and what would tell or hear of it here raises `SessionMoved`; see docs/guides/cluster.md.
     """
 
     __slots__ = ("__weakref__", "_held", "_made_deps", "_services", "own_deps")
@@ -115,13 +116,28 @@ class Session(Generic[DataT_co]):
         """The deps that its agent's function returned for it."""
 
     def __repr__(self) -> str:
-        return f"<Session {self.id} of {self.owner.name!r}, {self.status}>"
+        context = self._context
+        return (
+            f"<Session {self.id} of {self.owner.name!r}, {'moved' if context.has_moved else context.status}>"
+        )
 
     @property
     def _context(self) -> SessionContext:
         """The agent's end, loaded."""
         held = self._held
         return held if held.face is not None else context_of(self)
+
+    @property
+    def _here(self) -> SessionContext:
+        """The same, of a session that lives in this process.
+
+        Raises:
+            SessionMoved: another process goes on with it: what is known here is of before.
+        """
+        context = self._context
+        if context.has_moved:
+            raise context.refusal
+        return context
 
     @property
     def _agent(self) -> AgentActor:
@@ -194,10 +210,10 @@ class Session(Generic[DataT_co]):
         return self._on("approval", handler)
 
     def _on(self, kind: HandlerKind, handler: Handler) -> Handler:
-        context = self._context
+        context = self._here
         if context.handlers.take_missed(kind):
             self._agent.core.dispatcher.reports.attached_late(context, kind)
-        context.handlers.add(kind, handler)
+        context.handlers.add(kind, handler, is_outside=True)
         return handler
 
     def remove_handler(self, handler: Handler) -> None:
@@ -236,11 +252,11 @@ class Session(Generic[DataT_co]):
             "token": on_token,
             "approval": on_approval,
         }
-        handlers, attached = self._context.handlers, []
+        handlers, attached = self._here.handlers, []
         try:
             for kind, handler in given.items():
                 if handler is not None:
-                    attached.append(handlers.add(kind, handler))
+                    attached.append(handlers.add(kind, handler, is_outside=True))
             yield self
         finally:
             handlers.drop(attached)
@@ -260,7 +276,7 @@ class Session(Generic[DataT_co]):
             JournalError: it cannot be read.
         """
         self._agent.check_loop("session.follow()")
-        key = SessionKey(self.agent_name, self.id)
+        key = self._here.key
         return follow_session(self._agent.journal, self._agent.sessions, key, after=after)
 
     def observe(
@@ -281,9 +297,8 @@ class Session(Generic[DataT_co]):
             ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `follow`.
         """
         self._agent.check_loop("session.observe()")
-        key = SessionKey(self.agent_name, self.id)
         wanted = Wanted(types=types, turn=turn)
-        return observe(self._agent.journal, self._agent.sessions, key, after=after, wanted=wanted)
+        return observe(self._agent.journal, self._agent.sessions, self._here.key, after=after, wanted=wanted)
 
     async def observations(
         self,
@@ -407,7 +422,7 @@ class Session(Generic[DataT_co]):
             raise ConfigurationError(
                 f"session.deliver() takes what handlers get, e.g. Reply(text='...'), not {delivery!r:.200}"
             )
-        await self._agent.core.dispatcher.dispatch(self._context, delivery)
+        await self._agent.core.dispatcher.dispatch(self._here, delivery)
         await trio.lowlevel.checkpoint()
 
     async def interrupt(
@@ -476,7 +491,7 @@ class Session(Generic[DataT_co]):
     @property
     def schedules(self) -> tuple[Schedule, ...]:
         """The session's schedules, the next first."""
-        return schedules(self._context)
+        return schedules(self._here)
 
     @property
     def clock(self) -> Clock:
@@ -522,7 +537,11 @@ class Session(Generic[DataT_co]):
             LimitReached: as many tasks of this session are out as may be.
         """
         self._agent.check_loop("session.delegate()")
-        delegation = self._services.delegation
+        context, delegation = self._context, self._services.delegation
+        if context.has_moved:
+            there = self._elsewhere(SessionMoved(self.agent_name, self.id), priority=_not_normal(priority))
+            known: str = await there.delegate(agent, task, task_id=task_id, deadline=deadline)
+            return known
         agents = delegation.agents
         if agent not in agents:
             await wait_started(agent)
@@ -530,10 +549,10 @@ class Session(Generic[DataT_co]):
         if task_id is not None:
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
-        key = f"{self._context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}"
+        key = f"{context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}"
         return await delegation.delegate(
             opener,
-            self._context,
+            context,
             sayable_parts(task),
             key=key,
             name=task_id or "",
@@ -549,7 +568,12 @@ class Session(Generic[DataT_co]):
         With children of its own, they are closed, too.
         """
         self._agent.check_loop("session.cancel_task()")
-        children = self._context.children
+        context = self._context
+        if context.has_moved:
+            there = self._elsewhere(SessionMoved(self.agent_name, self.id))
+            was_at_work: bool = await there.cancel_task(task_id)
+            return was_at_work
+        children = context.children
         if not children or not (tasks := children.tasks(task_id)):
             await trio.lowlevel.checkpoint()
             return False
@@ -562,7 +586,7 @@ class Session(Generic[DataT_co]):
     @property
     def handed_to(self) -> str:
         """The name of the agent that the session was handed over to, and that answers now; empty where its own one does."""
-        return handover_in(self._context.seen_state).agent
+        return handover_in(self._here.seen_state).agent
 
     async def hand_back(self) -> None:
         """Let the session's own agent answer again, from the next message on; durable on return.
@@ -570,7 +594,7 @@ class Session(Generic[DataT_co]):
         What the other agent is just answering goes on. Nothing happens where the session was not handed over.
         """
         self._agent.check_loop("session.hand_back()")
-        context = self._context
+        context = self._here
         handover = handover_in(context.seen_state)
         if handover.agent:
             context.state.dispatch(given_back)
@@ -619,17 +643,19 @@ class Session(Generic[DataT_co]):
     @property
     def approvals(self) -> tuple[Approval, ...]:
         """The tool calls that wait for a person, oldest first, and those of the open sessions that work for this one."""
-        return open_approvals(self._context)
+        return open_approvals(self._here)
 
     def _elsewhere(self, moved: SessionMoved, **given: object) -> Any:
         """The same session where it lives now, with the names of this class.
 
         Raises:
-            SessionMoved: there is no way to it, or what was given stays in its process.
+            SessionMoved: there is no way to it.
+            ConfigurationError: what was given stays in its process.
         """
         known = self._services.elsewhere
-        if known is None or any(each is not None for each in given.values()):
+        if known is None:
             raise moved
+        check_sendable(given, moved)
         return known.session(self.agent_name, self.id, owner=self.owner.name)
 
     # --- its mode ------------------------------------------------------------------------
@@ -648,8 +674,9 @@ class Session(Generic[DataT_co]):
             UsageError: the agent has no modes.
         """
         self._agent.check_loop("session.set_mode()")
-        change = self._modes.switch(self.state, mode, by=by, reason=reason, force=force)
-        await self._agent.core.tell_idle(self._context)
+        context = self._here
+        change = self._modes.switch(context.state, mode, by=by, reason=reason, force=force)
+        await self._agent.core.tell_idle(context)
         return change
 
     @property
@@ -659,12 +686,12 @@ class Session(Generic[DataT_co]):
         Raises:
             UsageError: the agent has no modes.
         """
-        return self._modes.mode_of(self._context.seen_state)
+        return self._modes.mode_of(self._here.seen_state)
 
     @property
     def mode_changes(self) -> tuple[ModeChange, ...]:
         """The last 100 changes of its mode, oldest first."""
-        return changes_in(self._context.seen_state)
+        return changes_in(self._here.seen_state)
 
     @property
     def _modes(self) -> Modes:
@@ -705,7 +732,7 @@ class Session(Generic[DataT_co]):
     @property
     def children(self) -> "tuple[Session, ...]":
         """The open sessions that were created with this one as parent."""
-        return tuple(face_of(child) for child in (self._context.children or {}).values())
+        return tuple(face_of(child) for child in (self._here.children or {}).values())
 
     async def messages(
         self,
@@ -727,7 +754,7 @@ class Session(Generic[DataT_co]):
             JournalError: they cannot be read.
         """
         self._agent.check_loop("session.messages()")
-        conversation = self._context.conversation
+        conversation = self._here.conversation
         if roles is None and not isinstance(before, datetime) and not isinstance(after, datetime):
             return await conversation.read(limit=limit, before=before, after=after)
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
@@ -743,7 +770,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.links()")
         known = message if isinstance(message, str) else message.id
-        links = await find_links(self._context.conversation, known)
+        links = await find_links(self._here.conversation, known)
         if self._agent.journal is None:
             return links
         wanted, after = Wanted(types=None, turn=links.turn), 0
@@ -762,7 +789,7 @@ class Session(Generic[DataT_co]):
         Of a long session that came back from its journal older messages are read when this is first asked for, while all
         else waits; they stay in memory. `messages` reads some of them.
         """
-        return self._context.conversation.history
+        return self._here.conversation.history
 
     @property
     def on_busy(self) -> OnBusy:
@@ -772,12 +799,12 @@ class Session(Generic[DataT_co]):
     @property
     def state(self) -> Store:
         """The session's store: a read-only mapping with `dispatch`."""
-        return self._context.state
+        return self._here.state
 
     @property
     def usage(self) -> Usage:
         """The usage of the session's model calls; `usage.total` is that with the sessions that worked for it."""
-        return self._context.conversation.usage
+        return self._here.conversation.usage
 
     @property
     def budget(self) -> Budget | None:
@@ -785,7 +812,8 @@ class Session(Generic[DataT_co]):
 
         `budget.left` tells what is left of each bound.
         """
-        turn, accounts = self._context.turn, self._context.accounts
+        context = self._here
+        turn, accounts = context.turn, context.accounts
         if turn is not None and turn.budget is not None:
             return turn.budget
         return Budget(accounts) if accounts else None
@@ -811,7 +839,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def status(self) -> Status:
-        return self._context.status
+        return self._here.status
 
 
 # --- the user's end and the agent's ------------------------------------------------------
@@ -835,6 +863,12 @@ def context_of(session: Session) -> SessionContext:
     if context.face is None:
         services_of(session).running.sessions.reload(context, session)
     return context
+
+
+def _not_normal(priority: Priority | PriorityName) -> Priority | None:
+    """A priority that others have to be told of; None for the one that all have."""
+    named = Priority.named(priority)
+    return None if named is Priority.NORMAL else named
 
 
 def services_of(session: Session) -> SessionServices:

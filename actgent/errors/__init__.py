@@ -478,8 +478,8 @@ class SessionMoved(Fenced):
         self.message_id = ""
         """The message that was on its way, by the id under which it can be said again; empty where none was."""
         super().__init__(
-            f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: open it there, and say "
-            "again what was not answered, under the same message_id"
+            f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: take what agent.open_session() "
+            "gives there, or on any node of its cluster, and say again what was not answered, under the same message_id"
         )
 
 

@@ -13,7 +13,7 @@ from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.errors import ActorFailed, Interrupted, SessionMoved
 from actgent.journal.records import Resumed, SuspendedRecord
-from actgent.messages import Message, Priority
+from actgent.messages import Failure, Message, Priority
 from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import is_collected
 from actgent.sessions.mail import Acceptance
@@ -21,12 +21,14 @@ from actgent.sessions.propagation import run_with
 from actgent.sessions.turn import Suspension, Turn
 from actgent.sessions.waiting.tasks import TASK_TIMER
 from actgent.sessions.waiting.turn_future import TurnFuture
+from actgent.support.logs import Each, logger_of
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
 from .sessions.table import SessionTable
 from .slots import running_session
 
+_log = logger_of(__name__)
 URGENT_CAME = "an urgent message came"
 NEWER_CAME = "a newer message came"
 SPEAKING = 4
@@ -324,6 +326,14 @@ class TurnRunner:
         self.turn_lifecycle.leave_turn(context, turn)
         self._release(context)
         self.pump()
+
+    async def tell_moved(self, context: SessionContext) -> None:
+        """Tell the handlers that a session still has that they hear no more, or the log where none hears of that."""
+        moved = SessionMoved(self.name, context.id)
+        failure = Failure(id=f"{context.id}/moved", kind="moved", error=moved, message_id="")
+        if not context.handlers.any_of("exception"):
+            _log.warning("%s; handlers that were attached to it here hear no more", Each(str(moved)))
+        await self._core.dispatcher.dispatch(context, failure)
 
     async def _say_stopped(self, context: SessionContext, turn: Turn) -> None:
         """End a turn in its middle because the agent stops."""

@@ -33,6 +33,8 @@ class Attached:
 
     handler: Handler
     takes_session: bool
+    is_outside: bool = False
+    """True: a program has attached it, in this process; `Agent.on_session` attaches its own in each."""
 
 
 class Handlers:
@@ -51,14 +53,14 @@ class Handlers:
         self._missed = 0
         """Kinds of which something went to nobody before they had a handler."""
 
-    def add(self, kind: HandlerKind, handler: Handler) -> Attached:
-        """Attach a handler; returns what `drop` takes.
+    def add(self, kind: HandlerKind, handler: Handler, *, is_outside: bool = False) -> Attached:
+        """Attach a handler, perhaps one of a program; returns what `drop` takes.
 
         Raises:
             ConfigurationError: it is a generator function, which nothing would run.
             TypeError: it cannot be called.
         """
-        attached = Attached(handler, takes_session(handler))
+        attached = Attached(handler, takes_session(handler), is_outside)
         self._had |= _BITS.get(kind, 0)
         if self._by_kind is None:
             self._by_kind = {}
@@ -80,6 +82,21 @@ class Handlers:
         }
         self._by_kind = {kind: group for kind, group in kept.items() if group} or None
 
+    def settle(self) -> None:
+        """All handlers that are there by now were attached by `Agent.on_session`."""
+        for group in (self._by_kind or {}).values():
+            for attached in group:
+                attached.is_outside = False
+
+    def outside(self) -> "Handlers | None":
+        """Those that programs have attached; None where there are none."""
+        found = {kind: _outside(group) for kind, group in (self._by_kind or {}).items()}
+        if not any(found.values()):
+            return None
+        handlers = Handlers()
+        handlers._by_kind = {kind: group for kind, group in found.items() if group}
+        return handlers
+
     def any_of(self, *kinds: HandlerKind) -> bool:
         return self._by_kind is not None and any(kind in self._by_kind for kind in kinds)
 
@@ -98,6 +115,10 @@ class Handlers:
         is_missed = bool(self._missed & bit)
         self._missed &= ~bit
         return is_missed
+
+
+def _outside(group: tuple[Attached, ...]) -> tuple[Attached, ...]:
+    return tuple(attached for attached in group if attached.is_outside)
 
 
 def _hear_nothing(_: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, Fenced, SessionMoved, SessionNotFound
 from actgent.messages import Reply
+from actgent.runtime.sessions.leaving import check_sendable
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import running_session
 
@@ -26,16 +27,8 @@ def agent_elsewhere(opener: SessionOpener, moved: Fenced, **given: object) -> An
     asker = running_session()
     if opener.elsewhere is None or (asker is not None and asker.has_moved):
         raise moved
-    _check_sendable([name for name, value in given.items() if value is not None and value != ()], moved)
+    check_sendable(given, moved)
     return opener.elsewhere.agent(opener.running.name)
-
-
-def _check_sendable(names: Sequence[str], moved: Fenced) -> None:
-    if names:
-        raise ConfigurationError(
-            f"{', '.join(names)}: this cannot be sent to the node where the session lives; leave it out, or take a session that "
-            "lives here, as create_session() without session_id= makes them"
-        ) from moved
 
 
 def moved_of(opener: SessionOpener, session: object) -> SessionMoved:
@@ -64,7 +57,7 @@ async def run_elsewhere(
         SessionMoved: the fresh session of this question ended there before its answer was asked for.
     """
     agent, addressed = agent_elsewhere(opener, moved, sender=said.sender), _addressed(opener, said, moved)
-    _check_sendable(own, moved)
+    check_sendable(dict.fromkeys(own, True), moved)
     try:
         reply: Reply[Any] = await agent.run(said.content, **addressed)
     except SessionNotFound:
@@ -79,7 +72,7 @@ def stream_elsewhere(
 ) -> AbstractAsyncContextManager[Any]:
     """Say something where its session lives, and read what comes of it; see `Agent.stream`."""
     agent, addressed = agent_elsewhere(opener, moved, sender=said.sender), _addressed(opener, said, moved)
-    _check_sendable(own, moved)
+    check_sendable(dict.fromkeys(own, True), moved)
     stream: AbstractAsyncContextManager[Any] = agent.stream(said.content, timeout=said.timeout, **addressed)
     return stream
 

@@ -4,7 +4,7 @@ A session has left when its turn has ended here and nothing of it is on its way 
 wants to open it again, because it has come back, waits for that.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ import attrs
 import trio
 
 from actgent.control.durable_timer import DueIndex
-from actgent.errors import Fenced, SessionMoved
+from actgent.errors import ConfigurationError, Fenced, SessionMoved
 from actgent.journal.base import Journal
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext, host_of
@@ -39,6 +39,19 @@ class Elsewhere(Protocol):
         """The id of such a session; None for what is none."""
 
 
+def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
+    """Refuse what stays in its process, where it was given for a session of another one.
+
+    Raises:
+        ConfigurationError: something was; the text names it.
+    """
+    if names := [name for name, value in given.items() if value not in (None, (), [])]:
+        raise ConfigurationError(
+            f"{', '.join(names)}: this cannot be sent to the node where the session lives; leave it out, or "
+            "take a session that lives here, as create_session() without session_id= makes them"
+        ) from moved
+
+
 @attrs.define(eq=False)
 class Leaving:
     """Which sessions of an agent leave, or are about to."""
@@ -48,6 +61,8 @@ class Leaving:
     timers: DueIndex
     drains: Sequence[IsLeft]
     """Which sessions are about to leave, so that nothing new begins in them."""
+    on_left: Callable[[SessionContext], Awaitable[object]] | None = None
+    """Tells a session's handlers that it has left; None where nobody is told."""
     _ends: dict[str, trio.Event] = attrs.field(factory=dict)
     """By ids of sessions that have something left to end here."""
     _scopes: dict[str, list[trio.CancelScope]] = attrs.field(factory=dict)
@@ -146,6 +161,15 @@ class Leaving:
                 context.parent.remove_child(context)
             if (ended := self._ends.pop(context.id, None)) is not None:
                 ended.set()
+            if self.on_left is not None and context.parent is None:
+                self._tell(self.on_left, context)
+
+    def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> None:
+        """Have the handlers of programs told, and no others: `Agent.on_session` has attached those where the session is."""
+        outside = context.handlers.outside()
+        if outside is not None:
+            context.handlers = outside
+            self.runner.start_soon(tell, context)
 
     # --- who waits ---------------------------------------------------------------------------
 

@@ -246,6 +246,7 @@ class SessionOpener:
             for fn in tuple(self.on_session):
                 if fn in self.on_session:  # none of those before removed it
                     await _call_with(fn, context.face)
+        context.handlers.settle()
 
     # --- those that are there --------------------------------------------------------------
 

@@ -106,6 +106,8 @@ def _check_left(clerk, session):
     """Nothing of a session is in memory, and nobody can say anything to it."""
     running = clerk._opener.running
     assert session.id not in running.sessions
-    assert session.status == "closed"
+    assert "moved" in repr(session)
+    with pytest.raises(SessionMoved):
+        assert session.status
     assert running.inbox.statistics().sessions == 0
     assert not len(running.timer_service.index)

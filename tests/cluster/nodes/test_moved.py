@@ -1,0 +1,186 @@
+"""A `Session` that a program holds when it moves to another node: it goes on there, or says that it does not."""
+
+import math
+
+import pytest
+import trio
+
+from actgent import (
+    Approve,
+    BareAgent,
+    ConfigurationError,
+    Failure,
+    Modes,
+    Reply,
+    SessionMoved,
+    Suspended,
+)
+
+from .pairs import PATIENCE, Echo, deploy, drain, make_clerk, wait_balanced
+
+KNOWN_HERE = (
+    "id",
+    "agent_name",
+    "owner",
+    "description",
+    "on_busy",
+    "is_durable",
+    "deps",
+    "database",
+    "clock",
+)
+"""What a session is as long as it is there, and what its process has."""
+KNOWN_THERE = (
+    "approvals",
+    "budget",
+    "children",
+    "handed_to",
+    "history",
+    "mode",
+    "mode_changes",
+    "schedules",
+    "state",
+    "status",
+    "usage",
+)
+"""What changes at the node that has the session by now."""
+KINDS = ("conversation", "event", "tool_result", "tool_progress", "exception", "routing", "token", "approval")
+
+
+@pytest.fixture
+async def moved(open_cluster):
+    """A session of a node that has handed everything over to another one, its agent, and what its handlers heard.
+
+    Before that it was told `before`, and `deploy mars`, for which it waits for people.
+    """
+    models = Echo(), Echo()
+    heard = {"agent's": [], "program's": []}
+    agents = [
+        (make_clerk(model, modes=Modes(execution=[deploy], initial="act")), BareAgent("digger", llm=model))
+        for model in models
+    ]
+
+    @agents[0][0].on_session
+    def attach(session):
+        session.on_exception(heard["agent's"].append)
+        session.on_conversation(heard["agent's"].append)
+
+    async with (
+        open_cluster() as cluster,
+        cluster.node(*agents[0], node="one") as one,
+        cluster.node(*agents[1], node="two") as two,
+    ):
+        with trio.fail_after(PATIENCE):
+            await wait_balanced(one, two)
+            clerk = agents[0][0]
+            session = await clerk.create_session("ada")
+            session.on_exception(heard["program's"].append)
+            session.on_conversation(heard["program's"].append)
+            await clerk.run("before", session=session)
+            with pytest.raises(Suspended) as waits:
+                await clerk.run("deploy mars", session=session)
+            await drain(cluster, one)
+            yield session, clerk, heard, waits.value.ids
+
+
+async def test_what_is_said_to_a_session_that_moved_is_said_there(moved):
+    """By all that changes something, but for a switch of its mode; what cannot be sent is refused by its name."""
+    session, clerk, _, (approval_id,) = moved
+    with trio.fail_after(PATIENCE):
+        await session.answer(approval_id, Approve(), by="bo")
+        await session.wait_idle()
+        assert await session.delegate("digger", "dig", task_id="t1")
+        await session.wait_idle()
+        there = await clerk.open_session(session.id)
+        while not any("you said: dig" in each.text for each in await there.history()):  # noqa: ASYNC110 - it is asked there
+            await trio.sleep(0.05)
+        await session.delegate("digger", "hold", task_id="t2", deadline=math.inf)
+        assert await session.cancel_task("t2")
+        assert not await session.cancel_task("t2")
+        made = await session.schedule("later", after=3600)
+        assert await session.unschedule(made.id)
+        await session.chat("after")
+        await session.wait_idle()
+        assert [each.text for each in await there.history() if each.sender.kind == "user"][-1] == "after"
+        with pytest.raises(ConfigurationError, match=r"sender: this cannot be sent to the node"):
+            await session.chat("x", sender="bo")
+        with pytest.raises(ConfigurationError, match=r"priority: this cannot be sent to the node"):
+            await session.delegate("digger", "dig", priority="urgent")
+        await session.aclose()
+        assert await there.status() == "closed"
+
+
+async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
+    """What it is as long as it is there is told; all that changes elsewhere is refused by an error that says what to do."""
+    session, clerk, _, _ = moved
+    with trio.fail_after(PATIENCE):
+        for name in KNOWN_HERE:
+            getattr(session, name)
+        assert "moved" in repr(session)
+        for name in KNOWN_THERE:
+            with pytest.raises(SessionMoved, match=r"take what agent\.open_session\(\) gives"):
+                getattr(session, name)
+        for kind in KINDS:
+            with pytest.raises(SessionMoved):
+                getattr(session, f"on_{kind}")(print)
+        with pytest.raises(SessionMoved), session.listening(on_conversation=print):
+            pass
+        for call in (
+            session.messages,
+            lambda: session.links("m1"),
+            lambda: session.set_mode("plan"),
+            session.hand_back,
+            lambda: session.deliver(Reply(text="x")),
+        ):
+            with pytest.raises(SessionMoved):
+                await call()
+        for read in (session.follow, session.observe):
+            with pytest.raises(SessionMoved):
+                read()
+        there = await clerk.open_session(session.id, owner="ada")
+        assert (await there.status(), await there.mode()) == ("suspended", "act")
+        assert {each.type for each in await session.observations()} >= {"TOOL_CALL"}
+        assert [each.id for each in await session.observations()] == [
+            each.id for each in await there.observations()
+        ]
+
+
+async def test_handlers_hear_that_their_session_has_moved(moved):
+    """Those of a program, once, as it can attach them anew; those of its agent are attached by the other node, and hear nothing."""
+    session, clerk, heard, _ = moved
+    with trio.fail_after(PATIENCE):
+        while not isinstance(heard["program's"][-1], Failure):  # noqa: ASYNC110 - a handler counts
+            await trio.sleep(0.05)
+        reply, failure = heard["program's"]
+        assert heard["agent's"] == [reply]
+        assert (failure.kind, type(failure.error), failure.error.session_id) == (
+            "moved",
+            SessionMoved,
+            session.id,
+        )
+        there, replies = await clerk.open_session(session.id), []
+        there.on_conversation(lambda reply: replies.append(reply.text))
+        await session.interrupt(drop_queued=True)
+        await session.chat("after")
+        await there.wait_idle()
+        assert replies == ["you said: after"]
+        assert len(heard["program's"]) == 2
+
+
+async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cluster, caplog):
+    """That they hear no more is said once for their session, and for none whose handlers are its agent's."""
+    agents = [make_clerk(Echo()) for _ in range(2)]
+    agents[0].on_session(lambda session: session.on_conversation(print))
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(agents[0], node="one") as one,
+            cluster.node(agents[1], node="two") as two,
+        ):
+            await wait_balanced(one, two)
+            sessions = [await agents[0].create_session("ada") for _ in range(2)]
+            sessions[0].on_conversation(print)
+            await drain(cluster, one)
+    told = [each.getMessage() for each in caplog.records if "hear no more" in each.getMessage()]
+    assert len(told) == 1
+    assert sessions[0].id in told[0]
