@@ -5,6 +5,7 @@ import graphlib
 import importlib
 import pickle
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -288,6 +289,41 @@ def test_no_module_imports_one_that_imports_it(modules):
     """No circle among modules, whatever imports are for."""
     sorter = graphlib.TopologicalSorter({name: needs(name, each, modules) for name, each in modules.items()})
     sorter.prepare()
+
+
+REACHED, READ = 16, 3700
+"""How many modules of sessions, turns, runtime and agents a module of them reaches by imports, and their lines, at the median.
+
+A session's context with its parts is 11 modules and 2,700 lines, so that less than that takes a context that is less. It only gets
+less.
+"""
+REACHED_BY_A_TURN = 6
+
+
+@pytest.fixture(scope="module")
+def reached(modules) -> dict[str, set[str]]:
+    """The modules of sessions, turns, runtime and agents that each of them imports, and those that they import; no `__init__`."""
+    organs = {name: module for name, module in modules.items() if name.startswith(ORGANS)}
+    needed = {name: needs(name, module, organs) for name, module in organs.items()}
+    return {name: behind(name, needed) for name in organs if not is_package(name)}
+
+
+def behind(name: str, needed: dict[str, set[str]]) -> set[str]:
+    """Whatever is needed by what this one needs."""
+    found, left = set(), [name]
+    while left:
+        new = needed[left.pop()] - found
+        found |= new
+        left += new
+    return {each for each in found - {name} if not is_package(each)}
+
+
+def test_whoever_opens_a_module_reaches_few(reached):
+    """Imports for types count, and those by the face of a folder; what stands in the other layers does not."""
+    lines = {name: path.read_text(encoding="utf-8").count("\n") for name, path in sources().items()}
+    assert statistics.median(len(found) for found in reached.values()) <= REACHED
+    assert statistics.median(sum(lines[each] for each in found) for found in reached.values()) <= READ
+    assert len(reached["sessions.turn"]) <= REACHED_BY_A_TURN
 
 
 def inner_folders(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
