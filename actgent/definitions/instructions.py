@@ -12,11 +12,8 @@ Reading starts nothing and runs nothing: the tools' code is only looked at. Ever
 once and named by file, line and key.
 """
 
-import ast
 import difflib
 import os
-import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +33,7 @@ from .folder import Folder, Unreachable, shown_text
 from .front_matter import Document, dotted, split_front_matter
 from .json_object import json_object, short_reason
 from .skills import LoadSkill, Skill, read_notes, read_skills, skills_prompt
+from .tool_lines import tool_lines
 from .toolset_files import read_documents, read_servers
 
 BRAIN = "brain.md"
@@ -477,70 +475,3 @@ def _unknown_tool(name: str, known: Iterable[str]) -> str:
 
 
 # --- tools.py ----------------------------------------------------------------------------------
-
-_FACTORIES = re.compile(r"(.*\.)?(tool|FunctionTool|HTTPTool)")
-
-
-def defined_tools(code: str) -> set[str]:
-    """The names of the tools that a module defines at its top, read without running it.
-
-    Raises:
-        SyntaxError: it is no Python.
-    """
-    return set(tool_lines(code))
-
-
-def tool_lines(code: str) -> dict[str, int]:
-    """The tools that a module defines at its top, with their lines, read without running it.
-
-    Found are functions with `@tool`, `FunctionTool("name", ...)` or `HTTPTool("name", ...)` that is assigned, and
-    classes with a `name`.
-
-    Raises:
-        SyntaxError: it is no Python.
-    """
-    lines: dict[str, int] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about odd escapes; they are for whoever runs the code
-        tree = ast.parse(code)
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                names = _decorated_name(node)
-            case ast.ClassDef():
-                names = _class_name(node)
-            case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
-                names = _called_name(call)
-            case _:
-                continue
-        lines.update(dict.fromkeys(names, node.lineno))
-    return lines
-
-
-def _decorated_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    for decorator in node.decorator_list:
-        function = decorator.func if isinstance(decorator, ast.Call) else decorator
-        if _FACTORIES.fullmatch(ast.unparse(function)):
-            keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
-            yield next(_literals(keyword.value for keyword in keywords if keyword.arg == "name"), node.name)
-
-
-def _class_name(node: ast.ClassDef) -> Iterator[str]:
-    for statement in node.body:
-        match statement:
-            case ast.Assign(targets=[ast.Name(id="name")], value=value):
-                yield from _literals([value])
-            case ast.AnnAssign(target=ast.Name(id="name"), value=ast.expr() as value):
-                yield from _literals([value])
-
-
-def _called_name(call: ast.Call) -> Iterator[str]:
-    if _FACTORIES.fullmatch(ast.unparse(call.func)):
-        named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
-        yield from _literals([*call.args[:1], *named])
-
-
-def _literals(nodes: Iterable[ast.expr]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value

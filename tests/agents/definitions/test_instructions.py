@@ -11,7 +11,8 @@ import pytest
 from actgent import AgentBuilder, Instruction, InvalidFile, InvalidFolder, Limits
 from actgent.cli.main import main
 from actgent.control.limits import FORMS
-from actgent.definitions.instructions import defined_tools, read_folder
+from actgent.definitions.instructions import read_folder
+from actgent.definitions.tool_lines import tool_lines
 
 SECRET = "sk-canary-0123456789"
 
@@ -228,7 +229,7 @@ class D(Tool):
     name = "d"
 def helper(): ...
 """
-    assert defined_tools(code) == {"a", "b-2", "c", "d"}
+    assert tool_lines(code).keys() == {"a", "b-2", "c", "d"}
     (write() / "tools.py").write_text(code + "\n@tool\ndef generate(): ...\n")
     assert read_folder(write({"tools.py": code + "\n@tool\ndef generate(): ...\n"})).name == "smith"
 
