@@ -472,6 +472,3 @@ def _suggestion(key: str, known: list[str]) -> str:
 def _unknown_tool(name: str, known: Iterable[str]) -> str:
     there = ", ".join(sorted(known)) or "none"
     return f"there is no tool {shown_text(name)} (there are: {there}): define it in {TOOLS}, or add it in the program"
-
-
-# --- tools.py ----------------------------------------------------------------------------------

@@ -1,25 +1,20 @@
 """`Memories`: what owners are known by, beyond the end of a conversation."""
 
-import array
-import inspect
 import secrets
-import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import attrs
-import outcome
-import trio
 
-from actgent.errors import ConfigurationError, UsageError
+from actgent.errors import ConfigurationError
 from actgent.memory.lasting import LastingMemories
 from actgent.messages import Sender
-from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
-from actgent.support.storage_thread import StorageThread
 
+from .access import GROUP, StoreAccess
+from .embedding import Embedder, EmbedTexts
 from .opening import open_store
 from .operations import (
     Associate,
@@ -32,7 +27,6 @@ from .operations import (
     Search,
     SetMark,
     Together,
-    Use,
 )
 from .ranking import fuse, weighed, worth
 from .scope import Scope
@@ -54,20 +48,9 @@ from .unit import (
 from .words import searched_words
 
 T = TypeVar("T")
-Vectors: TypeAlias = Sequence[Sequence[float]]
-EmbedTexts: TypeAlias = Callable[[Sequence[str]], Vectors | Awaitable[Vectors]]
-"""Texts to vectors, one each and all of one length. A sync function runs in a thread."""
 
 LEAST_POOL = 50
 """How many each way of searching finds at least, before they are ranked together."""
-GROUP = 1_000
-"""How many operations are written together at most."""
-USES = 500
-"""How many recalled memories are noted together, beside the next write or by one of their own."""
-EMBED_TIMEOUT = 10.0
-"""Seconds for the vectors of some texts; without them words have to do."""
-CLOSING = 5.0
-"""Seconds that leaving the block takes at most to note what was recalled."""
 EMBEDDED = 100
 """Texts that `reindex` has embedded at a time."""
 
@@ -85,14 +68,6 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
     "valid_until": lambda at: checked_time("valid_until", at),
 }
 """What a caller may say of a memory, and how it is checked; and there is `metadata`."""
-
-
-@attrs.define(eq=False)
-class _Job:
-    """An operation that waits to be written with others, and what came of it."""
-
-    todo: Operation
-    result: outcome.Outcome[Any] | None = None
 
 
 class Memories(LastingMemories):
@@ -129,19 +104,11 @@ class Memories(LastingMemories):
     ) -> None:
         _check_options(embed, capacity, half_life)
         self.url = url
-        self._open = open_store(url, has_vectors=embed is not None, capacity=capacity, half_life=half_life)
-        self._embed = embed
+        self._embedder = Embedder(embed, url)
         self._half_life = half_life
         self._now = now
-        self._uses: dict[int, tuple[int, float]] = {}
-        """How often memories were recalled, and when last, since that was written last."""
-        self._jobs: list[_Job] = []
-        self._lock = threading.Lock()
-        """Held for some µs, by the loop or the thread that writes, round what both of them change."""
-        self._opening = trio.Lock()
-        self._users = 0
-        self._writer: _Connection | None = None
-        self._reader: _Connection | None = None
+        opening = open_store(url, has_vectors=embed is not None, capacity=capacity, half_life=half_life)
+        self._store = StoreAccess(repr(self), opening, is_alone=url.startswith("memory:"))
 
     def __repr__(self) -> str:
         return f"<Memories {self.url.rsplit('@', maxsplit=1)[-1]!r}>"
@@ -149,44 +116,13 @@ class Memories(LastingMemories):
     # --- its life ------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        async with self._opening:
-            if not self._users:
-                self._writer = await _Connection.opened("memories", self._open)
-                is_alone = self.url.startswith("memory:")
-                try:
-                    self._reader = (
-                        self._writer if is_alone else await _Connection.opened("recall", self._open)
-                    )
-                except BaseException:
-                    self._writer.end()
-                    raise
-            self._users += 1
+        await self._store.acquire()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._users -= 1
-        if self._users:
-            return
-        writer, reader = self._connection("_writer"), self._connection("_reader")
-        self._writer = self._reader = None
-        try:
-            if self._uses:
-                with trio.move_on_after(CLOSING, shield=True):
-                    await writer.thread.run(self._write_all, writer.store)
-        finally:
-            if reader is not writer:
-                reader.end()
-            writer.end()
-
-    def _connection(self, which: str) -> "_Connection":
-        found: _Connection | None = getattr(self, which)
-        if found is None:
-            raise UsageError(
-                f"{self!r} is not open: use it inside `async with memories:`, or while an agent that has it runs"
-            )
-        return found
+        await self._store.release()
 
     # --- remembering ---------------------------------------------------------------------
 
@@ -232,8 +168,8 @@ class Memories(LastingMemories):
             "message_id": message_id,
         }
         put = self._put(_sender(owner), fields, key=key, is_unique=is_unique)
-        vectors = await self._vectors([put.unit.text])
-        return cast(MemoryUnit, await self._write(attrs.evolve(put, vector=vectors[0])))
+        vectors = await self._embedder.vectors([put.unit.text])
+        return cast(MemoryUnit, await self._store.write(attrs.evolve(put, vector=vectors[0])))
 
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
@@ -255,11 +191,11 @@ class Memories(LastingMemories):
         given = changes if text is None else {**changes, "text": text}
         todo = self._replacement(_sender(owner), memory_id, given, key=key)
         fresh = todo.changes.get("text")
-        if self._embed is not None:
+        if self._embedder.embed is not None:
             if fresh is None:
                 fresh = (await self.get(memory_id, owner=owner)).text
-            todo = attrs.evolve(todo, vector=(await self._vectors([fresh]))[0])
-        return cast(MemoryUnit, await self._write(todo))
+            todo = attrs.evolve(todo, vector=(await self._embedder.vectors([fresh]))[0])
+        return cast(MemoryUnit, await self._store.write(todo))
 
     def _replacement(self, owner: Sender, memory_id: str, changes: Mapping[str, Any], *, key: str) -> Replace:
         scope = Scope(owner, with_shared=False)
@@ -287,11 +223,11 @@ class Memories(LastingMemories):
             )
         scope = Scope(_sender(owner), with_shared=False)
         todo = ForgetThese(scope=scope, ids=[clean(str(each)) for each in ids], wanted=wanted or EVERYTHING)
-        return cast(int, await self._write(todo))
+        return cast(int, await self._store.write(todo))
 
     async def erase(self, owner: Sender | str) -> int:
         """Remove everything of an owner: memories, history, words, vectors, links, and what was noted of calls."""
-        return cast(int, await self._write(Erase(owner=_sender(owner))))
+        return cast(int, await self._store.write(Erase(owner=_sender(owner))))
 
     async def associate(
         self, memory_id: str, other_id: str, relation: str = "related_to", *, owner: Sender | str
@@ -313,7 +249,7 @@ class Memories(LastingMemories):
         scope = Scope(_sender(owner), with_shared=False)
         word = clean(checked_name("a relation", relation))
         todo = Associate(scope=scope, source=clean(a), target=clean(b), relation=word, is_removed=is_removed)
-        return cast(bool, await self._write(todo))
+        return cast(bool, await self._store.write(todo))
 
     # --- recalling -----------------------------------------------------------------------
 
@@ -340,7 +276,7 @@ class Memories(LastingMemories):
             raise ConfigurationError(f"limit= is at least 1, not {limit!r}")
         scope = Scope(_sender(owner), with_shared=with_shared)
         words = searched_words(clean(query))
-        vector = (await self._vectors([clean(query)]))[0] if words else None
+        vector = (await self._embedder.vectors([clean(query)]))[0] if words else None
         search = Search(
             scope=scope,
             words=words,
@@ -349,19 +285,10 @@ class Memories(LastingMemories):
             at=self._now() if at is None else at,
             pool=max(LEAST_POOL, limit),
         )
-        lists, found = await self._read(MemoryStore.search, search)
+        lists, found = await self._store.read(MemoryStore.search, search)
         best = self._ranked(lists, found, limit)
-        self._note_uses(each.number for each, _ in best)
-        if len(self._uses) > USES:
-            await self._write(None)
+        await self._store.note_uses([each.number for each, _ in best], at=self._now())
         return [recalled for _, recalled in best if list(scope.check([recalled.memory]))]
-
-    def _note_uses(self, numbers: Iterable[int]) -> None:
-        now = self._now()
-        with self._lock:
-            for number in numbers:
-                times, _ = self._uses.get(number, (0, now))
-                self._uses[number] = (times + 1, now)
 
     def _ranked(
         self, lists: Mapping[str, Sequence[int]], found: Sequence[Found], limit: int
@@ -384,7 +311,7 @@ class Memories(LastingMemories):
             MemoryNotFound: this owner has none of this id, and none of it is shared.
         """
         scope = Scope(_sender(owner))
-        return next(scope.check([await self._read(MemoryStore.get, scope, clean(memory_id))]))
+        return next(scope.check([await self._store.read(MemoryStore.get, scope, clean(memory_id))]))
 
     async def history(self, memory_id: str, *, owner: Sender | str) -> list[MemoryUnit]:
         """A memory with those that it replaced and those that replaced it, the oldest first.
@@ -393,7 +320,7 @@ class Memories(LastingMemories):
             MemoryNotFound: see `get`.
         """
         scope = Scope(_sender(owner))
-        return list(scope.check(await self._read(MemoryStore.history, scope, clean(memory_id))))
+        return list(scope.check(await self._store.read(MemoryStore.history, scope, clean(memory_id))))
 
     async def associations(self, memory_id: str, *, owner: Sender | str) -> list[Association]:
         """The links of a memory to others that count now, from either end.
@@ -401,7 +328,7 @@ class Memories(LastingMemories):
         Raises:
             MemoryNotFound: see `get`.
         """
-        return await self._read(MemoryStore.associations, Scope(_sender(owner)), clean(memory_id))
+        return await self._store.read(MemoryStore.associations, Scope(_sender(owner)), clean(memory_id))
 
     async def page(
         self,
@@ -415,7 +342,7 @@ class Memories(LastingMemories):
         """At most `limit` memories that count now, oldest first, behind `after`, the last of the page before."""
         scope = Scope(_sender(owner), with_shared=with_shared)
         behind = None if after is None else after.id
-        found = await self._read(_page, scope, wanted, behind, limit)
+        found = await self._store.read(_page, scope, wanted, behind, limit)
         return list(scope.check(each.memory for each in found))
 
     async def export(self, owner: Sender | str) -> list[MemoryUnit]:
@@ -423,24 +350,24 @@ class Memories(LastingMemories):
         scope = Scope(_sender(owner), with_shared=False)
         memories: list[MemoryUnit] = []
         after = 0
-        while found := await self._read(_all_of, scope.owner, after, GROUP):
+        while found := await self._store.read(_all_of, scope.owner, after, GROUP):
             memories += scope.check(each.memory for each in found)
             after = found[-1].number
         return memories
 
     async def owners(self) -> list[tuple[Sender, int]]:
         """Return who has memories, and how many that count now."""
-        return await self._read(MemoryStore.owners)
+        return await self._store.read(MemoryStore.owners)
 
     # --- for what writes several together ------------------------------------------------
 
     async def mark(self, owner: Sender, name: str, value: str, *, once: bool = False) -> str:
         """Note something for an owner, which leaves with the owner; returns what is noted there then."""
-        return cast(str, await self._write(SetMark(owner=owner, name=name, value=value, once=once)))
+        return cast(str, await self._store.write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
         """Return what is noted for an owner, by the names that begin so."""
-        return await self._read(MemoryStore.marks, owner, prefix)
+        return await self._store.read(MemoryStore.marks, owner, prefix)
 
     async def change_together(
         self,
@@ -468,14 +395,14 @@ class Memories(LastingMemories):
             for place, (memory_id, each) in enumerate(replaced)
         ]
         texts = [put.unit.text for put in puts] + [change.changes["text"] for change in changes]
-        vectors = iter(await self._vectors(texts))
+        vectors = iter(await self._embedder.vectors(texts))
         todo: list[Operation] = [attrs.evolve(put, vector=next(vectors)) for put in puts]
         todo += [attrs.evolve(change, vector=next(vectors)) for change in changes]
         if forgotten:
             scope = Scope(owner, with_shared=False)
             todo.append(ForgetThese(scope=scope, ids=[clean(each) for each in forgotten]))
         todo += [SetMark(owner=owner, name=name, value=value) for name, value in (marks or {}).items()]
-        results = cast(list[Any], await self._write(Together(todo)))
+        results = cast(list[Any], await self._store.write(Together(todo)))
         return results[: len(puts) + len(changes)]
 
     async def reindex(self, *, anew: bool = False) -> int:
@@ -486,121 +413,19 @@ class Memories(LastingMemories):
         Raises:
             ConfigurationError: there is no `embed=`.
         """
-        if self._embed is None:
+        if self._embedder.embed is None:
             raise ConfigurationError("reindex() needs Memories(embed=...)")
         if anew:
-            await self._write(Embed(vectors={}, is_anew=True))
+            await self._store.write(Embed(vectors={}, is_anew=True))
         total = 0
-        while found := await self._read(_without_vector, EMBEDDED):
-            vectors = await self._vectors([text for _, text in found])
+        while found := await self._store.read(_without_vector, EMBEDDED):
+            vectors = await self._embedder.vectors([text for _, text in found])
             made = {number: vector for (number, _), vector in zip(found, vectors, strict=True) if vector}
             if not made:
                 break
-            await self._write(Embed(vectors=made))
+            await self._store.write(Embed(vectors=made))
             total += len(made)
         return total
-
-    # --- below ---------------------------------------------------------------------------
-
-    async def _vectors(self, texts: Sequence[str]) -> list[bytes | None]:
-        """The vectors of some texts; None for each where there is no function, or it failed."""
-        nothing: list[bytes | None] = [None] * len(texts)
-        if self._embed is None or not texts:
-            return nothing
-        error: BaseException = TimeoutError(f"no vectors within {EMBED_TIMEOUT:g} s")
-        try:
-            with trio.move_on_after(EMBED_TIMEOUT):
-                return _packed(await self._embedded(texts), len(texts))
-        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-            error = failure_of(raised, "embed", self.url)
-        _log.warning("no vectors of %d texts, so words alone find them: %s", len(texts), error)
-        return nothing
-
-    async def _embedded(self, texts: Sequence[str]) -> Vectors:
-        embed = self._embed
-        assert embed is not None  # noqa: S101 - its caller looked
-        call = type(embed).__call__  # of an object that is called like a function
-        if inspect.iscoroutinefunction(embed) or inspect.iscoroutinefunction(call):
-            return await cast(Awaitable[Vectors], embed(texts))
-        made = await trio.to_thread.run_sync(embed, texts, abandon_on_cancel=True)
-        return await made if inspect.isawaitable(made) else made
-
-    async def _read(self, fn: "Callable[..., T]", *args: Any) -> T:
-        reader = self._connection("_reader")
-        async with reader.turn:
-            return await reader.thread.run(fn, reader.store, *args)
-
-    async def _write(self, todo: Operation | None) -> object:
-        """Write an operation with those of others that wait: whoever comes first writes for all of them."""
-        writer = self._connection("_writer")
-        job = _Job(todo or Together(()))
-        with self._lock:
-            self._jobs.append(job)
-        try:
-            async with writer.turn:
-                if job.result is None:
-                    await writer.thread.run(self._write_all, writer.store)
-        except trio.Cancelled:
-            with self._lock:
-                if job in self._jobs:
-                    self._jobs.remove(job)
-            raise
-        assert job.result is not None  # noqa: S101 - it was written by now, by this task or one before it
-        return job.result.unwrap()
-
-    def _write_all(self, store: MemoryStore) -> None:
-        """Write what waits, in the thread of the connection."""
-        with self._lock:
-            jobs, self._jobs = self._jobs[:GROUP], self._jobs[GROUP:]
-            uses, self._uses = self._uses, {}
-        noted: list[Operation] = [Use(uses=uses)] if uses else []
-        # What was used first: it counts for what is evicted.
-        written = outcome.capture(store.apply, [*noted, *(job.todo for job in jobs)])
-        for place, job in enumerate(jobs, len(noted)):
-            if (
-                isinstance(written, outcome.Error) and len(jobs) > 1
-            ):  # what is wrong with one is not the others'
-                job.result = _one_of(outcome.capture(store.apply, [job.todo]), 0)
-            else:
-                job.result = _one_of(written, place)
-
-
-@attrs.frozen(eq=False)
-class _Connection:
-    """A connection to the store, and its thread."""
-
-    thread: StorageThread
-    store: MemoryStore
-    turn: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held by the task that waits for the thread."""
-
-    @classmethod
-    async def opened(cls, name: str, fn: Callable[[], MemoryStore]) -> "_Connection":
-        thread = StorageThread(name)
-        job = thread.prepare(fn)
-        try:
-            await thread.see_through(job)
-            return cls(thread, job.result.unwrap())  # type: ignore[union-attr]
-        except BaseException:
-            thread.end(lambda: _close(job.result))
-            raise
-
-    def end(self) -> None:
-        self.thread.end(self.store.close)
-
-
-def _close(opened: outcome.Outcome[MemoryStore] | None) -> None:
-    """Close a store whose opening nobody waited for."""
-    if isinstance(opened, outcome.Value):
-        opened.value.close()
-
-
-def _one_of(written: outcome.Outcome[list[object]], place: int) -> outcome.Outcome[Any]:
-    """The outcome of one operation of several."""
-    if not isinstance(written, outcome.Value):
-        return written
-    result = written.value[place]
-    return outcome.Error(result) if isinstance(result, BaseException) else outcome.Value(result)
 
 
 def _check_options(embed: Any, capacity: Any, half_life: Any) -> None:
@@ -652,20 +477,6 @@ def _sender(owner: Sender | str) -> Sender:
     """An owner; a plain name is that of a user, as in sessions."""
     found = owner if isinstance(owner, Sender) else Sender.named(owner)
     return attrs.evolve(found, name=clean(found.name))
-
-
-def _packed(vectors: Vectors, count: int) -> list[bytes | None]:
-    """Vectors as stores keep them: 32-bit floats.
-
-    Raises:
-        ConfigurationError: there is not one for each text, or they are of different lengths.
-    """
-    packed = [array.array("f", vector).tobytes() for vector in vectors]
-    if len(packed) != count or len({len(each) for each in packed}) != 1 or not packed[0]:
-        raise ConfigurationError(
-            f"embed= gave {len(packed)} vectors for {count} texts, or some of different lengths: it gives one for each text"
-        )
-    return list(packed)
 
 
 def _new_id() -> str:
