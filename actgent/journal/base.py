@@ -30,6 +30,8 @@ class Entry:
     """In their order; numbered behind those that the session has."""
     patience: float | None = None
     """Seconds that `commit` waits at most; None is for as long as it takes."""
+    is_kept: bool = False
+    """True: where `commit` fails for want of space or of the storage, the step goes before the session's next one, as by `write_soon`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -183,7 +185,7 @@ class Journal(abc.ABC):
         Raises:
             Fenced: the epoch is over.
             NotSerializable: the entry holds what is no plain data.
-            JournalFull: no space; the step may be committed again.
+            JournalFull: no space; the step may be committed again, unless it is kept.
             JournalFailed: the storage failed, or has not answered within the entry's patience; the step is there whole
                 or not at all, before all later ones.
             JournalDamaged: this session's stored records are not what was written.

@@ -1,9 +1,11 @@
 """A session's end of the journal: what happens in it, written step by step."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
+import trio
 
 from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalSlow, SessionMoved
@@ -55,6 +57,8 @@ class SessionLog:
     is_temporary: bool = False
     """True: the session was opened for one question, and leaves the journal when it has ended."""
     _is_paused: bool = False
+    _opened: trio.Event | None = None
+    """Set when the step that opens the session is not on its way any more; None: it is not."""
     grown: int = 0
     """Records since the newest snapshot of the session, or since it was opened."""
     on_long: "Callable[[SessionLog], object] | None" = None
@@ -103,15 +107,17 @@ class SessionLog:
             JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
             JournalError: it could not be written. What was noted goes before the next step, and these records do not.
         """
+        await self._wait_opened()
         self._flush_before()
         noted, self._pending = self._pending, []
-        try:
-            await self._commit([*noted, *records], patience)
-        except (JournalSlow, SessionMoved):
-            raise
-        except Exception:
-            self._pending = noted + self._pending
-            raise
+        with self._opening(noted):
+            try:
+                await self._commit([*noted, *records], patience)
+            except (JournalSlow, SessionMoved):
+                raise
+            except Exception:
+                self._pending = self._still_true(noted) + self._pending
+                raise
 
     def _flush_before(self) -> None:
         """Write what was noted by itself, before what others write meanwhile: the step that comes may fail.
@@ -119,10 +125,33 @@ class SessionLog:
         A date goes with that step, as a timer that fires has its next date in the step of its message. What opens a session does, too.
         """
         dates = [each for each in self._pending if isinstance(each, Due)]
-        if len(dates) < len(self._pending) and not isinstance(self._pending[0], Opened):
+        if len(dates) < len(self._pending) and not _opens(self._pending):
             self._pending = [each for each in self._pending if not isinstance(each, Due)]
             self.flush_soon()
             self._pending += dates[-1:]
+
+    @contextmanager
+    def _opening(self, noted: Sequence[Record]) -> Iterator[None]:
+        """Write nothing else while the step that opens the session is on its way: that is its first, whatever comes of it."""
+        if not _opens(noted):
+            yield
+            return
+        self._is_paused, self._opened = True, trio.Event()
+        try:
+            yield
+        finally:
+            self._opened.set()
+            self._is_paused, self._opened = False, None
+            if not _opens(self._pending):
+                self.flush_soon()
+
+    async def _wait_opened(self) -> None:
+        while self._opened is not None:
+            await self._opened.wait()
+
+    def _still_true(self, noted: Sequence[Record]) -> list[Record]:
+        """What was noted, without a date behind which there is another one by now."""
+        return [each for each in noted if not isinstance(each, Due) or each.at == self.due]
 
     def tell(self, outcomes: Iterable[Told], checkpoint: TurnCheckpoint | None) -> None:
         """Outcomes are about to be told; those that a turn which goes on has told before are written."""
@@ -185,17 +214,14 @@ class SessionLog:
         """Write what was noted; that, and all that was written before, is durable on return.
 
         Raises:
-            JournalError: it could not be written; it goes with the next step.
+            JournalError: it could not be written; it goes before the next step.
             Fenced: another process owns the session by now.
         """
         if not self._pending and not self.has_moved and self._durable == self._steps:
             return
-        step, self._pending = self._pending, []
-        try:
-            await self._commit(step)
-        except Exception:
-            self._pending = step + self._pending
-            raise
+        await self._wait_opened()
+        noted, self._pending = self._pending, []
+        await self._commit(() if self._is_over else noted, is_kept=True)
 
     def flush_soon(self) -> None:
         """Write what was noted, without waiting: durable with the next step, or shortly."""
@@ -262,11 +288,13 @@ class SessionLog:
                 raise
             self._find_moved(self.on_fenced)
 
-    async def _commit(self, records: Sequence[Record], patience: float | None = None) -> None:
+    async def _commit(
+        self, records: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
+    ) -> None:
         self._steps = step = self._steps + 1
         try:
             if not self.has_moved:
-                await self._journal.commit(self._entry(records, patience), epoch=self._epoch)
+                await self._journal.commit(self._entry(records, patience, is_kept=is_kept), epoch=self._epoch)
         except Fenced:
             if self.on_fenced is None:
                 raise
@@ -281,9 +309,22 @@ class SessionLog:
             self.leave()
             on_fenced(self)
 
-    def _entry(self, step: Sequence[Record], patience: float | None = None) -> Entry:
+    def _entry(
+        self, step: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
+    ) -> Entry:
         self.grown += len(step)
-        return Entry(session_id=self.session_id, agent=self.agent, records=tuple(step), patience=patience)
+        return Entry(
+            session_id=self.session_id,
+            agent=self.agent,
+            records=tuple(step),
+            patience=patience,
+            is_kept=is_kept,
+        )
+
+
+def _opens(records: Sequence[Record]) -> bool:
+    """Return True if these are the first records of a session."""
+    return bool(records) and isinstance(records[0], Opened)
 
 
 def accepted_record(

@@ -209,7 +209,7 @@ class GroupedJournal(StoredJournal):
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
         if durable or self._queue.is_behind(step.key):
-            await self._wait_written(step, epoch, entry.patience)
+            await self._wait_written(step, epoch, entry.patience, is_kept=entry.is_kept)
         else:
             self._enqueue(QueuedStep(step, epoch))
             await trio.lowlevel.checkpoint()
@@ -418,8 +418,10 @@ class GroupedJournal(StoredJournal):
             )
 
     @trio.lowlevel.enable_ki_protection
-    async def _wait_written(self, step: JournalStep, epoch: int, patience: float | None = None) -> None:
-        waiting = QueuedStep(step, epoch)
+    async def _wait_written(
+        self, step: JournalStep, epoch: int, patience: float | None = None, *, is_kept: bool = False
+    ) -> None:
+        waiting = QueuedStep(step, epoch, is_kept=is_kept)
         if epoch != self._epoch or not epoch:
             self._check_step(step, epoch)
         self._queue.put(waiting)

@@ -32,6 +32,8 @@ class QueuedStep:
 
     step: JournalStep
     epoch: int
+    is_kept: bool = False
+    """True: it is kept where it cannot be written, whoever waits for it."""
     is_over: bool = False
     error: ActgentError | None = None
     task: trio.lowlevel.Task | None = None
@@ -75,7 +77,7 @@ class StepQueue:
     writing: Sequence[QueuedStep] = ()
     """The group that the storage is at."""
     kept: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
-    """Steps that could not be written and that nobody waits for: each is tried again before the next of its session."""
+    """Steps that could not be written and that nobody else has: each is tried again before the next of its session."""
     _bytes: int = 0
     """Of `steps`."""
     _unwritten: dict[SessionKey, int] = attrs.field(factory=dict)
@@ -178,7 +180,7 @@ class StepQueue:
         is_kept = False
         for queued in group:
             queued.error = _again(error)
-            is_lost = queued.task is None and queued.step.count
+            is_lost = (queued.is_kept or queued.task is None) and queued.step.count
             if is_lost and isinstance(error, JournalFull | JournalFailed):
                 self.kept.setdefault(queued.step.key, []).append(queued.step)
                 is_kept = True

@@ -1,0 +1,134 @@
+"""A session's end of the journal against a list: several writers, and writes that are slow, fail or are cancelled.
+
+Whatever happens: what was noted is there once, in the order in which it was noted; what was written is there if the caller
+was told so, not if it was refused, and perhaps where it was cancelled or given up. A failure repeats with its seed.
+"""
+
+import os
+import random
+from contextlib import suppress
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from actgent import Sender
+from actgent.errors import JournalFailed, JournalFull, JournalSlow
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Changed, Due, Opened
+from actgent.sessions.session_log import SessionLog
+
+SEEDS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
+STEPS = 12
+"""What each writer does."""
+
+
+class UnsteadyJournal(MemoryJournal):
+    """Takes its time to write, and often does not, or says that it did not."""
+
+    def __init__(self, chance):
+        super().__init__()
+        self.chance = chance
+        self.is_steady = False
+
+    async def _write(self, *args):
+        kind = (
+            "steady" if self.is_steady else self.chance.choice(("steady", "steady", "full", "lost", "unsure"))
+        )
+        if not self.is_steady:
+            await trio.sleep(self.chance.choice((0, 0.01, 0.2)))
+        if kind == "full":
+            raise JournalFull("memory")
+        if kind == "lost":
+            raise JournalFailed("the connection broke")
+        await super()._write(*args)
+        if kind == "unsure":
+            raise JournalFailed("the connection broke behind the commit")
+
+
+@attrs.define(eq=False)
+class Model:
+    """A log, and what has to become of each number that it was given, in their order."""
+
+    log: SessionLog
+    chance: random.Random
+    fates: dict[int, str] = attrs.field(factory=dict)
+    early: set[int] = attrs.field(factory=set)
+    """Numbers that wait until the session is open, while others come before them."""
+
+    def next(self, fate):
+        number = len(self.fates)
+        self.fates[number] = fate
+        return number, Changed(changes={"n": number})
+
+    async def act(self):
+        what = self.chance.choice(
+            ("add", "add", "soon", "flush", "flush", "write", "write", "change", "date")
+        )
+        if what == "add":
+            self.log.add(self.next("there")[1])
+        elif what == "soon":
+            self.log.flush_soon()
+        elif what == "change":
+            self.log.change(self.next("there")[1])
+        elif what == "date":
+            self.log.set_timer(self.chance.randrange(1, 1000))
+        elif what == "flush":
+            await self.flush()
+        else:
+            await self.write()
+
+    async def flush(self):
+        with trio.move_on_after(self.chance.choice((0, 0.1, 100))):
+            with suppress(JournalFull, JournalFailed):
+                await self.log.flush()
+
+    async def write(self):
+        number, record = self.next("perhaps")
+        if self.log._opened is not None:
+            self.early.add(number)
+        with trio.move_on_after(self.chance.choice((0, 0.1, 100))):
+            try:
+                await self.log.write(record, patience=self.chance.choice((None, 0.1)))
+            except JournalSlow:
+                pass
+            except (JournalFull, JournalFailed):
+                self.fates[number] = "refused"
+            else:
+                self.fates[number] = "there"
+
+    async def live(self):
+        for _ in range(STEPS):
+            await self.act()
+            await trio.sleep(self.chance.choice((0, 0, 0.05, 0.3)))
+
+    def check(self, records):
+        assert [isinstance(record, Opened) for record in records] == [True] + [False] * (len(records) - 1)
+        there = [record.changes["n"] for record in records if isinstance(record, Changed)]
+        assert len(there) == len(set(there))
+        in_order = [number for number in there if number not in self.early]
+        assert in_order == sorted(in_order)
+        for number, fate in self.fates.items():
+            assert fate == "perhaps" or (number in there) is (fate == "there"), (number, fate, there)
+        dates = [record.at for record in records if isinstance(record, Due)]
+        assert (dates or [0])[-1] == self.log.due
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_log_keeps_its_order_whatever_its_journal_does(seed, autojump_clock, monkeypatch):
+    """Three writers at once, each step of the storage slow, failing or in doubt."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(trio._core._run, "_r", random.Random(seed))
+    journal = UnsteadyJournal(chance)
+    async with journal.running():
+        log = SessionLog("s", "clerk", journal, await journal.acquire())
+        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        model = Model(log, chance)
+        with trio.fail_after(10_000):
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(model.live)
+        journal.is_steady = True
+        await log.flush()
+        model.check(await journal.load("s", agent="clerk"))
