@@ -51,7 +51,7 @@ Starter = Callable[..., object]
 """Starts a task, as `nursery.start_soon`."""
 
 
-class _CannotTell(Exception):
+class _CannotTell(trio.BrokenResourceError):
     """Nobody hears the answer, or it cannot be sent now."""
 
 

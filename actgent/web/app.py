@@ -120,6 +120,8 @@ class Application:
             app = _preflight if scope["method"] == "OPTIONS" and answer.origin else self.router
             await app(self._routed(scope, answer), receive, answer)
         except Exception as error:  # the edge: whatever it is, the client gets a problem
+            if answer.is_cut:
+                raise
             problem = _told(error, answer.id)
             if answer.has_begun:
                 raise
@@ -188,6 +190,8 @@ class _Answer:
         self.origin: str | None = None
         """The other site whose page may read it."""
         self.has_begun = False
+        self.is_cut = False
+        """True: its client has gone, or cannot be reached; what is raised then is nobody's fault."""
         self.status = 0
         self.route = "none"
         """The path of its endpoint, as the table has it."""
@@ -204,7 +208,11 @@ class _Answer:
             known = {name for name, _ in message["headers"]}
             added = ((name.encode(), value.encode("latin-1")) for name, value in extra.items())
             message["headers"] = [*message["headers"], *(pair for pair in added if pair[0] not in known)]
-        await self._send(message)
+        try:
+            await self._send(message)
+        except trio.BrokenResourceError:
+            self.is_cut = True
+            raise
 
 
 @attrs.frozen(eq=False)

@@ -1,21 +1,33 @@
 """What a node does with a request whose answer nobody hears any more, and with more of one session than may wait."""
 
+import logging
+
 import pytest
 import trio
 import trio.testing
 
+from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cluster.amqp import Unroutable
 from actgent.cluster.operations.figures import NodeFigures
 from actgent.cluster.requests import MOST, Requests
 from actgent.cluster.wire import WireRequest, decode_message, properties
+from actgent.errors import BrokerLost
+from actgent.web.gateway import open_inside
+from actgent.web.server.wired import LIMITS, WiredApplication, wired_application
+from actgent.web.tokens import Logins, TokenStore
 
 
 class Link:
-    """A broker that has no queue for what is sent."""
+    """A broker that does not take what is sent."""
+
+    def __init__(self, error=None):
+        self.error = error or Unroutable("no queue")
+        self.tried = 0
 
     async def publish(self, *args, **options):
+        self.tried += 1
         await trio.lowlevel.checkpoint()
-        raise Unroutable.__new__(Unroutable)
+        raise self.error
 
 
 class Quarantine:
@@ -74,6 +86,30 @@ async def test_a_request_whose_asker_is_gone_is_not_given_back(
     assert delivery.became == becomes
     assert ("request 1 failed" in caplog.text) == (error is not None)
     assert len(requests) == 0
+
+
+@pytest.mark.parametrize("error", [Unroutable("no queue"), BrokerLost("amqp://a", "it went down")])
+@pytest.mark.parametrize(("verb", "path"), [("GET", "/sessions/s/events"), ("GET", "/agents")])
+async def test_an_answer_that_cannot_be_sent_leaves_no_traceback(error, verb, path, caplog):
+    """That a client goes, or the broker, is expected: a stream ends, nothing more is sent, and the log says nothing of it."""
+    link, delivery = Link(error), Delivery()
+    store = TokenStore([])
+    async with (
+        open_runtime(journal="memory:") as runtime,
+        open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
+        trio.open_nursery() as nursery,
+    ):
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        await agent.create_session("ada", session_id="s")
+        application = wired_application(runtime, inside, kind=WiredApplication)
+        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        requests.take(delivery, WireRequest(id="1", verb=verb, path=path, owner="ada"))
+        with trio.fail_after(20):
+            while len(requests):
+                await trio.testing.wait_all_tasks_blocked()
+    assert link.tried == 1
+    assert not [each for each in caplog.records if each.exc_info or each.levelno > logging.INFO]
 
 
 class Outbox:

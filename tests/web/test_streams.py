@@ -9,6 +9,8 @@ import pytest
 import trio
 
 from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
+from actgent.errors import Fenced
+from actgent.journal.memory import MemoryJournal
 from actgent.testing import assert_no_leaks
 from actgent.web.server.framing import chunked
 from actgent.web.streaming import tails
@@ -433,6 +435,27 @@ class Held:
     async def send_all(self, data):
         await trio.lowlevel.checkpoint()
         self.got += data
+
+
+async def test_a_stream_of_a_session_that_moves_ends_quietly(serving, caplog):
+    """Its client comes back to where the session lives: for those who run the process nothing has happened."""
+    async with (
+        MemoryJournal().running() as journal,
+        serving(journal=journal) as served,
+        served.client() as ada,
+    ):
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        events = Events()
+        async with ada.stream("GET", "/v1/sessions/s1/events") as stream:
+            pieces = stream.aiter_text()
+            events.feed(await anext(pieces))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            journal._onlookers.feed.lose(lambda session_id: session_id == "s1", Fenced("moved"))
+            async for piece in pieces:
+                events.feed(piece)
+        assert events.has("lagged")
+        told = [each for each in caplog.records if "s1" in each.getMessage()]
+        assert [each.levelname for each in told if each.levelname != "DEBUG"] == []
 
 
 def piece_of(text, number=None):

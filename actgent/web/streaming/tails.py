@@ -12,7 +12,7 @@ from functools import partial
 import attrs
 import trio
 
-from actgent.errors import ActgentError
+from actgent.errors import ActgentError, Fenced
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.messages import CallProgress
@@ -164,6 +164,10 @@ class Tails:
                     tail.key.session_id, agent=tail.key.agent, after=None
                 ) as follower:
                     await self._tell(tail, follower)
+            except Fenced as moved:  # its readers come back to where it lives
+                _log.debug(
+                    "the events of session %s are told elsewhere: %s", Each(tail.key.session_id), moved
+                )
             except ActgentError as error:
                 _log.warning("the events of session %s are not told on: %s", Each(tail.key.session_id), error)
             finally:
