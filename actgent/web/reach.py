@@ -61,8 +61,7 @@ class Reach:
 
     async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
         """Return what there is of an id; what is not there is asked for, too, so that it takes as long."""
-        agents = await self.journal.agents_of(session_id)
-        wanted = [each for each in agents if agent in (None, each)] or [agent or ""]
+        wanted = [agent] if agent is not None else await self.journal.agents_of(session_id) or [""]
         found = [await self.journal.head(each, session_id) for each in wanted]
         return [head for head in found if head is not None and not is_holder(head)]
 
@@ -81,7 +80,10 @@ class Reach:
             SessionClosed: it was closed.
             NotRunning: its agent does not run.
         """
-        head = await self.head(caller, session_id, agent)
+        return await self.opened(await self.head(caller, session_id, agent))
+
+    async def opened(self, head: SessionSummary) -> Session:
+        """The session of a head that the caller reaches; raises as `session`, but no `Problem`."""
         return face_of(await self.opener(head.agent).find(head.session_id))
 
     def opener(self, agent: str) -> SessionOpener:

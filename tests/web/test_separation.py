@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from actgent.journal.memory import MemoryJournal
 from actgent.web.routes.table import ENDPOINTS
 
 BODIES = {
@@ -63,6 +64,33 @@ async def test_anothers_session_is_not_there(asked, endpoint):
             assert first == second
             assert theirs.headers.keys() == none.headers.keys()
         assert (await ada.get("/v1/sessions/s1")).json() == before
+
+
+async def test_who_names_the_agent_reaches_its_session_alone(served):
+    """Of a session of this id of another agent, or of another owner, there is nothing, as of one that is not there."""
+    async with served.client() as ada, served.client("bob") as bob:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for client, agent, status in ((ada, "clerk", 202), (ada, "helper", 404), (bob, "clerk", 404)):
+            path = f"/v1/sessions/s1/messages?agent={agent}"
+            assert (await client.post(path, json={"content": "hello"})).status_code == status
+
+
+async def test_whose_a_session_is_takes_one_question_where_the_agent_is_named(serving):
+    """A message is not to cost a look through all agents, nor wait for what others write."""
+    asked = []
+
+    class Noting(MemoryJournal):
+        async def agents_of(self, session_id):
+            asked.append(session_id)
+            return await super().agents_of(session_id)
+
+    async with Noting().running() as journal, serving(journal=journal) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        asked.clear()
+        said = await ada.post("/v1/sessions/s1/messages?agent=clerk", json={"content": "hello"})
+        assert (said.status_code, asked) == (202, [])
+        said = await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        assert (said.status_code, asked) == (202, ["s1"])
 
 
 async def test_lists_hold_ones_own_alone(asked):

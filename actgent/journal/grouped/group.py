@@ -341,6 +341,9 @@ class GroupedJournal(StoredJournal):
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
         key = SessionKey(agent, session_id)
         await self._flush_session(key)
+        if (known := self._heads.settled(key)) is not None:
+            await trio.lowlevel.checkpoint()
+            return known.summary
         async with self._storage:
             await self._settle_doubts([key])
             found = (await self._known_heads([key])).get(key)

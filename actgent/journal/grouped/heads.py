@@ -45,6 +45,10 @@ class KnownHeads:
         while len(known) > self.bound:
             known.popitem(last=False)
 
+    def settled(self, key: SessionKey) -> Head | None:
+        """The head of a session, where it is known without a doubt."""
+        return None if key in self.doubts else self.by_key.get(key)
+
     def forget(self, keys: Iterable[SessionKey]) -> None:
         """Have these read again."""
         for key in keys:

@@ -143,7 +143,7 @@ async def say(call: HTTPCall) -> Response:
     gateway, body = call.gateway, call.body
     message_id, content = _id_of(call), to_content(body["content"])
     head = await call.head()
-    session = await call.session()
+    session = await gateway.reach.opened(head)
     if message_id is not None and context_of(session).mail.has_accepted(message_id):
         story = await _same(gateway.reach.journal, head, message_id, content)
     else:
