@@ -114,6 +114,13 @@ def test_each_section_is_read():
 
 
 @pytest.mark.parametrize("heading", sections())
+def test_each_row_stands_once(heading):
+    """No row is repeated by a merge that went wrong."""
+    rows = rows_of(sections()[heading])
+    assert [row for place, row in enumerate(rows) if row in rows[:place]] == []
+
+
+@pytest.mark.parametrize("heading", sections())
 def test_each_row_has_its_tests_or_a_reason(heading):
     """No name of a test that is not there, and no case that is only mentioned."""
     section = sections()[heading]

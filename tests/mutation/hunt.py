@@ -37,12 +37,11 @@ SUITES: dict[str, Sequence[str]] = {
 FIRST = {
     "protocols": "tests/protocols/test_{}.py",
     "control": "tests/agents/*/test_{}.py",
-    "agents": "tests/agents/*/test_{}.py",
     "runtime": "tests/agents/*/test_{}.py",
     "sessions": "tests/agents/*/test_{}.py",
     "turns": "tests/agents/*/test_{}.py",
 }
-"""Tests that are named after a module are asked first: they notice most of it."""
+"""By the layer of a module: tests that are named after it, or its folder, are asked first: they notice most of it."""
 
 
 @attrs.frozen
@@ -74,10 +73,9 @@ def _widest(path: str) -> tuple[str, ...]:
 
 def suite_of(path: str) -> list[str]:
     """The tests of a module, those of its name first."""
-    wide = _widest(path)
-    file = Path(path)
-    named = ROOT.glob(FIRST[file.parent.name].format(file.stem))
-    return [*(str(test.relative_to(ROOT)) for test in sorted(named)), *wide]
+    _, layer, *folders, file = Path(path).with_suffix("").parts
+    named = {test for name in (*folders, file) for test in ROOT.glob(FIRST[layer].format(name))}
+    return [*(str(test.relative_to(ROOT)) for test in sorted(named)), *_widest(path)]
 
 
 def hunt(mutants: Sequence[Mutant], *, tests: Sequence[str] = (), workers: int = 2) -> Iterator[Verdict]:

@@ -152,6 +152,24 @@ def test_each_pattern_names_modules():
     ] == []
 
 
+def test_each_module_has_its_tests():
+    """Those that bear its name or its folder's go first, then all that have to notice."""
+    hunt = load("hunt")
+    missing = [
+        (path, test)
+        for path in hunt.targets()
+        for test in hunt.suite_of(path)
+        if not (ROOT / test).exists()
+    ]
+    assert missing == []
+    assert hunt.suite_of("actgent/protocols/goal/references.py") == [
+        "tests/protocols/test_goal.py",
+        "tests/protocols",
+        "tests/agents",
+    ]
+    assert hunt.suite_of("actgent/control/excess.py")[0] == "tests/agents/limits/test_excess.py"
+
+
 def test_what_is_noticed_and_what_is_not():
     """The tests of a module pass where nothing is wrong in it, and fail with a mutant."""
     hunt = load("hunt")
