@@ -33,7 +33,9 @@ def counted(number: int, noun: str) -> str:
 def _text_of(value: Any) -> str:
     try:
         return str(value)
-    except Exception:  # noqa: BLE001 - an object of a stranger's, which is only to be named
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - an object of a stranger's, which is only to be named
         return type(value).__name__
 
 

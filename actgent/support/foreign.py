@@ -95,6 +95,16 @@ def _log_rest(error: BaseException, kind: str, name: str) -> None:
         _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)
 
 
+def text_of(error: BaseException) -> str | None:
+    """Read an exception's own words; None where they cannot be read, since a foreign `__str__` may raise anything."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - it is asked while an error is told, which goes on
+        return None
+
+
 ASYNCIO = (
     "asyncio is not there: agents run on trio, so write trio.sleep() for asyncio.sleep() and the like, use a library that knows "
     "trio (httpx, anyio), or make the function sync, which runs it in a thread"
@@ -105,10 +115,7 @@ def advice_on(error: BaseException) -> str:
     """Tell what to do about mistakes whose own words do not tell it; empty where there is nothing to add."""
     if not isinstance(error, (RuntimeError, TypeError, AttributeError)):
         return ""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
-        return ""
+    text = text_of(error) or ""
     if text.startswith(("no running event loop", "no current event loop", _FOREIGN_YIELD)):
         return ASYNCIO
     return ASYNCIO if isinstance(error, AttributeError) and _is_of_asyncio(error) else ""

@@ -298,7 +298,8 @@ class Batch:
     ) -> ToolResult:
         try:
             text, media = await self._written(call, tool, arguments, told)
-        except Exception as error:  # noqa: BLE001 - the model reads what went wrong
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code; the model reads what went wrong
+            error = failure_of(raised, "tool", tool.name)
             if (question := _question_in(error)) is not None:
                 if (mistake := _mistake_in(question)) is None:
                     raise question from None
@@ -338,11 +339,7 @@ class Batch:
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
     ) -> object:
         if _is_immediate(tool):
-            try:
-                return await tool.execute(arguments, told)
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-                error = failure_of(raised, "tool", tool.name)
-            raise error
+            return await tool.execute(arguments, told)
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds) as scope:
             time_limits.set((TimeLimit(scope),))

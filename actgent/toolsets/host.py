@@ -14,9 +14,10 @@ import trio
 from actgent.errors import ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
-from actgent.support.foreign import failure_of, leaves
+from actgent.support.foreign import failure_of, leaves, text_of
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
+from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
 
 from .toolset import Toolset
@@ -46,10 +47,10 @@ class _Use:
         try:
             derived = self.toolset.tools_from(tools)
             self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
-        except Exception as error:  # noqa: BLE001 - the edge to foreign code: functions of the user
-            self.error = error
+        except BaseException as raised:  # noqa: BLE001 - the edge to foreign code: functions of the user
+            self.error = failure_of(raised, "toolset", self.toolset.name)
             _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
-            self.withdraw(str(error))
+            self.withdraw(text_of(self.error) or type(self.error).__name__)
         else:
             self.error = None
 
@@ -284,5 +285,4 @@ async def _any_changed(lives: Sequence[_Life]) -> None:
 
 def _words_of(error: Exception) -> str:
     """Return what an error says, without the groups round it."""
-    leaf = next(leaves(error))
-    return f"{type(leaf).__name__}: {leaf}"
+    return worded(next(leaves(error)))

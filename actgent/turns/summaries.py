@@ -14,7 +14,9 @@ from actgent.messages import ChatMessage, Message, Priority, Sender, Text
 from actgent.sessions.context import SessionContext
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
+from actgent.tools.outputs.results import worded
 
+from .calls.answers import check_answer
 from .calls.spending import Spending
 
 TIMEOUT = 300.0
@@ -84,7 +86,7 @@ class SummaryMaker:
                 answer = await self._paid(context, chat)
             except (LimitReached, PriceUnknown):
                 raise
-            except Exception as raised:  # noqa: BLE001 - the edge to foreign code
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
                 error = failure_of(raised, "model", self.llm.name)
             else:
                 context.conversation.add_child_usage(answer.usage)
@@ -93,12 +95,13 @@ class SummaryMaker:
                 error = ModelError(f"it stopped with {answer.stop!r} and no summary", model=self.llm.name)
         if isinstance(error, ModelError):
             raise error
-        raise ModelError(f"no summary: {error or 'it took too long'}", model=self.llm.name)
+        said = "it took too long" if error is None else worded(error)
+        raise ModelError(f"no summary: {said}", model=self.llm.name)
 
     async def _paid(self, context: SessionContext, chat: Chat) -> Answer:
         budget = self.budget_of(context)
         if budget is None:
-            return await self.llm.complete(chat)
+            return check_answer(await self.llm.complete(chat), self.llm)
         return await self.spending.complete_beside(budget, self.llm, chat)
 
 

@@ -322,10 +322,12 @@ def test_missing_calls_are_named():
         '{"plan": ["a", "b",],}',
         '{"plan": "a\nb"}',
         "{'plan': ['a', 'b']}",
+        '{final_answer: "a\\nb"}',
+        '{plan: ["a", "b"]}',
     ],
 )
 def test_untidy_json_is_repaired(text):
-    """10: a raw newline, a trailing comma, single quotes: all of it is read, and nothing else."""
+    """10: a raw newline, a trailing comma, single quotes, a bare key: all of it is read, and nothing else."""
     found = outcomes(text)
     assert found == [Say(text="a\nb")] if "final" in text else planned(found) == "a\nb"
 

@@ -7,9 +7,11 @@ import attrs
 import trio
 
 from actgent.errors import ModelTimeout
-from actgent.llm.base import LLM, Chat
+from actgent.llm.base import LLM, Answer, Chat
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Part, Text, Usage
 from actgent.sessions.incoming import Content, sayable_parts
+from actgent.support.foreign import failure_of
+from actgent.turns.calls.answers import check_answer
 
 ENHANCED = "enhanced_from"
 """The name in a message's metadata that holds the words of its sender."""
@@ -40,7 +42,7 @@ async def enhance(
 
     Raises:
         ModelTimeout: it took longer than so many seconds.
-        ActgentError: what the model raises.
+        Exception: what the model raises, a `ForeignExit` where that is none.
     """
     parts = sayable_parts(content)
     words = "".join(part.text for part in parts if isinstance(part, Text))
@@ -50,10 +52,18 @@ async def enhance(
     asked = ChatMessage("user", (Text(words),))
     with trio.move_on_after(seconds) as limit:
         chat = Chat(system=instruction or INSTRUCTION, messages=[asked], owner=owner, deadline=limit.deadline)
-        answer = await llm.complete(chat)
+        answer = await _answer(llm, chat)
         said = answer.text.strip()
         if answer.stop != "end" or not said or said == words:
             return Enhanced(parts, usage=answer.usage)
         others = tuple(part for part in parts if not isinstance(part, Text))
         return Enhanced((Text(said), *others), {ENHANCED: words[:_LONGEST]}, answer.usage)
     raise ModelTimeout(f"no new words for the first message within {seconds:g} s", model=llm.name)
+
+
+async def _answer(llm: LLM, chat: Chat) -> Answer:
+    try:
+        return check_answer(await llm.complete(chat), llm)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
+        error = failure_of(raised, "model", llm.name)
+    raise error

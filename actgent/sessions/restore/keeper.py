@@ -7,6 +7,7 @@ import attrs
 import trio
 
 from actgent.errors import Fenced
+from actgent.errors.printable import shown
 from actgent.journal.base import Journal, Snapshot
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Ended, Opened
@@ -15,7 +16,9 @@ from actgent.messages import Sender
 from actgent.sessions.context import SessionContext
 from actgent.sessions.conversation import RecordedMessages, SessionConversation
 from actgent.sessions.session_log import SessionLog
+from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
+from actgent.tools.outputs.results import worded
 
 from .reader import Reader
 from .restoring import begin, read_beginning
@@ -60,12 +63,13 @@ class SnapshotKeeper:
                 await maker.make(slack=min(grown // 4, SLACK), epoch=epoch)
         except Fenced:
             pass  # another process goes on with the session, and with its snapshots
-        except Exception as error:  # noqa: BLE001 - also of a memory of the developer's; all goes on without it
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - also of a memory of the developer's; all goes on without it
+            error = failure_of(raised, "memory", type(self.memory).__name__)
             _log.warning(
-                "agent %s: no snapshot of session %s is kept, so opening it takes longer: %r",
+                "agent %s: no snapshot of session %s is kept, so opening it takes longer: %s",
                 self.agent,
                 Each(log.session_id),
-                error,
+                shown(worded(error)),
             )
         finally:
             self._making.discard(log.session_id)

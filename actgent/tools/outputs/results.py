@@ -17,7 +17,7 @@ import msgspec
 
 from actgent.errors import ToolError, UnusableResult
 from actgent.messages import Media
-from actgent.support.foreign import advice_on, leaves
+from actgent.support.foreign import advice_on, leaves, text_of
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
@@ -152,10 +152,9 @@ def _advised(error: BaseException) -> str:
 def worded(error: BaseException) -> str:
     """An exception in words, without a look at what is in it."""
     kind = type(error).__name__
-    try:
-        text = str(error).strip()
-    except Exception:  # noqa: BLE001 - a foreign __str__ may raise anything
+    if (text := text_of(error)) is None:
         return f"{kind} (its text cannot be read)"
+    text = text.strip()
     if isinstance(error, ToolError):
         return text or kind
     return f"{kind}: {text}" if text else kind

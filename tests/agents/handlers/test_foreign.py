@@ -5,15 +5,30 @@ import asyncio
 import attrs
 import pytest
 import trio
+import trio.testing
 
-from actgent import LLM, BareAgent, Limits, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import (
+    LLM,
+    BareAgent,
+    ForeignExit,
+    HandlerFailed,
+    Limits,
+    ScriptedLLM,
+    Summarizing,
+    ToolCall,
+    Toolset,
+    open_runtime,
+    tool,
+)
 from actgent.actors.supervision import Supervision
+from actgent.agents.session import held_by
 from actgent.approvals import Approve
 from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import Answer
 from actgent.memory.short_term import ShortTermMemory, ShortTermView
 from actgent.messages import Text
 from actgent.protocols.bare import Bare
+from actgent.sessions.restore.keeper import SnapshotKeeper
 from actgent.testing import check_transcript
 from actgent.tools.base import ToolHooks
 
@@ -392,6 +407,133 @@ async def test_whoever_raises_it_ends_nothing_but_what_he_was_asked_for(autojump
         others.on_session(raising)
         with pytest.raises(Exception, match="was raised"):
             await others.create_session("eve")
+
+
+class Unreadable(Exception):
+    """Something that cannot even be told."""
+
+    def __str__(self):
+        raise SystemExit(4)
+
+    __repr__ = __str__
+
+
+FOREIGN = [*EXITS, Unreadable()]
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("at", ["fields", "items", "output"])
+async def test_a_result_that_cannot_be_written_is_the_error_of_its_call(error, at):
+    """Whatever its own methods raise, or the function that words it: the turn goes on with that."""
+
+    class Odd:
+        def __getattr__(self, name):
+            fail(error)
+
+    class Mapping(dict):
+        def items(self):
+            fail(error)
+
+    value = {"fields": Odd(), "items": Mapping(a=1), "output": "fine"}[at]
+    output = (lambda _: fail(error)) if at == "output" else None
+    made = tool(name="x", description="Test.", thread=False, process_output=output)(lambda: value)
+    async with BareAgent("a", llm=ScriptedLLM([ToolCall("x", {}), "fine"]), tools=[made]) as agent:
+        session = await agent.create_session("ada", "go")
+        heard = Heard.of(session)
+        await session.wait_idle()
+        assert (heard.results, heard.failures, heard.replies) == (["error"], [], ["fine"])
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("llm", ["raises", "odd"])
+async def test_a_summary_that_fails_ends_nothing(autojump_clock, caplog, error, llm):
+    """It is made beside the turns, in the runtime's own nursery."""
+
+    class Odd(LLM):
+        name = "odd"
+
+        async def complete(self, chat, *, on_text=None):
+            await trio.lowlevel.checkpoint()
+
+    writer = ScriptedLLM([error], repeat=True) if llm == "raises" else Odd()
+    memory = Summarizing(llm=writer, keep=4, trigger=100)
+    async with BareAgent("a", llm=ScriptedLLM(["fine"], repeat=True), memory=memory) as agent:
+        session = await agent.create_session("ada")
+        for _ in range(6):
+            assert (await agent.run("a long question " * 20, session=session)).text == "fine"
+            await trio.sleep(1)
+    assert "no summary" in caplog.text
+    assert "restarts" not in caplog.text
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+async def test_a_snapshot_that_fails_ends_nothing(error, caplog):
+    """A memory of the developer's is asked for a view of its own, beside the turns."""
+
+    class Broken(ShortTermMemory):
+        def open_view(self):
+            fail(error)
+
+    async with (
+        MemoryJournal().running() as journal,
+        open_runtime(journal=journal) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["fine"])))
+        session = await agent.create_session("ada", "hello")
+        await session.wait_idle()
+        log = held_by(session).log
+        SnapshotKeeper(journal, "a", Broken(), lambda *work: nursery.start_soon(*work) or True).keep_soon(log)
+    assert "no snapshot" in caplog.text
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_clock, error):
+    """One that cannot connect is tried again; a function that derives others says at the start that it does not fit."""
+
+    class Group(Toolset):
+        name = "t"
+
+        async def run(self, publish):
+            publish([tool(name="y", description="Test.")(lambda: 1)])
+            await trio.sleep_forever()
+
+    class Lost(Toolset):
+        name = "l"
+
+        async def run(self, publish):
+            await trio.lowlevel.checkpoint()
+            raise error
+
+    async with open_runtime() as runtime:
+        with pytest.raises(type(error) if isinstance(error, Exception) else ForeignExit):
+            await runtime.start(
+                BareAgent("a", llm=ScriptedLLM([]), tools=[Group().filtered(lambda _: fail(error))])
+            )
+        agent = await runtime.start(BareAgent("b", llm=ScriptedLLM(["fine"]), tools=[Lost()]))
+        await trio.sleep(3)
+        assert (await agent.run("hello")).text == "fine"
+
+
+@pytest.mark.parametrize("error", FOREIGN, ids=lambda error: type(error).__name__)
+async def test_new_words_for_a_message_that_fail_are_an_exception(error):
+    """Who creates the session gets it, and can go on."""
+    async with BareAgent("a", llm=ScriptedLLM([error, "fine"])) as agent:
+        with pytest.raises(type(error) if isinstance(error, Exception) else ForeignExit):
+            await agent.create_session("ada", "hello", enhance_prompt=True)
+        assert (await agent.run("hello")).text == "fine"
+
+
+async def test_a_guard_or_a_stream_whose_error_cannot_be_read_ends_nothing():
+    """The caller gets an error that can be told; who reads a stream and does not look gets none."""
+    async with BareAgent("a", llm=ScriptedLLM([Unreadable(), "fine"])) as agent:
+        async with agent.stream("hello"):
+            await trio.testing.wait_all_tasks_blocked()
+        guard = agent.guard(lambda _: fail(Unreadable()), on="input")
+        with pytest.raises(HandlerFailed, match="its text cannot be read"):
+            await agent.run("hello")
+        agent.remove_hook(guard)
+        assert (await agent.run("hello")).text == "fine"
 
 
 async def test_a_keyboard_interrupt_ends_the_program():
