@@ -3,9 +3,8 @@
 import os
 
 import pytest
-import trio
 
-from .talks import Nodes
+from .talks import open_nodes
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
 """Of each test that kills something."""
@@ -21,10 +20,5 @@ def pytest_generate_tests(metafunc):
 @pytest.fixture
 async def nodes(lives, open_cluster):
     """What starts nodes of a cluster of the test's own, and kills them."""
-    async with open_cluster() as cluster, trio.open_nursery() as nursery:
-        started = Nodes(lives, cluster, nursery)
-        try:
-            yield started
-        finally:
-            started.end()
-            nursery.cancel_scope.cancel()
+    async with open_cluster() as cluster, open_nodes(lives, cluster) as started:
+        yield started

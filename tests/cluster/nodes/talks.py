@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -14,6 +15,20 @@ import trio
 LIFE = Path(__file__).with_name("life.py")
 PATIENCE = 120
 """Seconds for which clients try again; each cut that loses an answer may cost 15 s of it, on a fast machine too."""
+
+
+async def hear_process(life, hear, *, task_status):
+    """Call `hear` with the first word of each line that a process says, and the rest; started once it is READY."""
+    rest = b""
+    async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
+        async for data in stream:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in map(bytes.decode, lines):
+                word, _, what = line.partition(" ")
+                if word == "READY":
+                    task_status.started()
+                else:
+                    hear(word, what)
 
 
 @attrs.define(eq=False)
@@ -41,21 +56,13 @@ class Nodes:
         ]
         life = self.running[name] = self.lives.popen([*command, name, *self.options], stdout=subprocess.PIPE)
         self.said[name] = []
-        await self.nursery.start(self._listen, name, life)
+        await self.nursery.start(hear_process, life, partial(self._hear, name))
 
-    async def _listen(self, name, life, *, task_status):
-        rest = b""
-        async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
-            async for data in stream:
-                *lines, rest = (rest + data).split(b"\n")
-                for line in map(bytes.decode, lines):
-                    word, _, what = line.partition(" ")
-                    if word == "CALL":
-                        self.calls[what] += 1
-                    elif word == "READY":
-                        task_status.started()
-                    else:
-                        self.said[name].append(word)
+    def _hear(self, name, word, what):
+        if word == "CALL":
+            self.calls[what] += 1
+        else:
+            self.said[name].append(word)
 
     def kill(self, name, number=signal.SIGKILL):
         self.running[name].send_signal(number)
@@ -66,6 +73,18 @@ class Nodes:
             life.kill()
             life.wait()
             life.stdout.close()
+
+
+@asynccontextmanager
+async def open_nodes(lives, cluster):
+    """Nodes of a cluster; they are killed when the block ends."""
+    async with trio.open_nursery() as nursery:
+        nodes = Nodes(lives, cluster, nursery)
+        try:
+            yield nodes
+        finally:
+            nodes.end()
+            nursery.cancel_scope.cancel()
 
 
 @attrs.define(eq=False)

@@ -15,9 +15,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-import trio
 
-from .talks import Nodes, talking
+from .talks import open_nodes, talking
 
 HUB = "10.77.0.1"
 NETWORK = 0x40000000
@@ -120,13 +119,8 @@ async def nodes(networks, make_services, open_cluster):
     broker, database = make_services(host=HUB, inside=networks.inside("hub"), trusted="10.77.0.0/16")
     await database.start()
     await broker.start()
-    async with open_cluster(database.url, broker.url) as cluster, trio.open_nursery() as nursery:
-        started = Nodes(networks, cluster, nursery)
-        try:
-            yield started
-        finally:
-            started.end()
-            nursery.cancel_scope.cancel()
+    async with open_cluster(database.url, broker.url) as cluster, open_nodes(networks, cluster) as started:
+        yield started
 
 
 async def test_a_node_is_cut_off(nodes, networks):

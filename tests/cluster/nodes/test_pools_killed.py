@@ -1,6 +1,5 @@
 """Nodes of two pools that are killed while one asks the other: each task is answered once, and no budget is passed."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -20,6 +19,8 @@ from actgent.journal.listing import SessionFilter
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Spent
 from tests.clusters import Cluster, open_cluster, remove
+
+from .talks import hear_process
 
 LIFE = Path(__file__).with_name("pool_life.py")
 PATIENCE = 120
@@ -51,19 +52,11 @@ class Pools:
             self._gate,
         ]
         life = self._running[name] = self._lives.popen(command, stdout=subprocess.PIPE)
-        await self._nursery.start(self._listen, life)
+        await self._nursery.start(hear_process, life, self._hear)
 
-    async def _listen(self, life, *, task_status):
-        rest = b""
-        async with trio.lowlevel.FdStream(os.dup(life.stdout.fileno())) as stream:
-            async for data in stream:
-                *lines, rest = (rest + data).split(b"\n")
-                for line in map(bytes.decode, lines):
-                    word, _, what = line.partition(" ")
-                    if word == "CALL":
-                        self.calls[what] += 1
-                    elif word == "READY":
-                        task_status.started()
+    def _hear(self, word, what):
+        if word == "CALL":
+            self.calls[what] += 1
 
     def kill(self, name):
         self._running[name].send_signal(signal.SIGKILL)

@@ -18,20 +18,15 @@ from actgent import (
     open_runtime,
 )
 
-from .talks import PATIENCE, Nodes, talking
+from .talks import PATIENCE, open_nodes, talking
 
 
 @pytest.fixture
 async def nodes(lives, services, open_cluster):
     """What starts nodes that have services of their own."""
     broker, database = services
-    async with open_cluster(database.url, broker.url) as cluster, trio.open_nursery() as nursery:
-        started = Nodes(lives, cluster, nursery)
-        try:
-            yield started
-        finally:
-            started.end()
-            nursery.cancel_scope.cancel()
+    async with open_cluster(database.url, broker.url) as cluster, open_nodes(lives, cluster) as started:
+        yield started
 
 
 async def test_the_broker_is_killed(nodes, services):
