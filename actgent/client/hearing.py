@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import trio
@@ -73,7 +73,7 @@ class Hearing:
 
     def rest(self) -> None:
         """Hear no more if there is nobody left who would."""
-        if self._scope is not None and not any(map(self.handlers.of, _ALL)):
+        if self._scope is not None and not any(map(self.handlers.of, get_args(HandlerKind))):
             self.stop()
 
     def stop(self) -> None:
@@ -149,15 +149,3 @@ class Hearing:
         _log.warning("session %s: its handlers hear no more: %s", Each(self._request.session_id), error)
         failure: Delivery = Failure(kind=kind, error=error, message_id="")
         await self._calling.deliver([failure])
-
-
-_ALL: tuple[HandlerKind, ...] = (
-    "conversation",
-    "event",
-    "tool_result",
-    "tool_progress",
-    "exception",
-    "routing",
-    "token",
-    "approval",
-)
