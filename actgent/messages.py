@@ -292,7 +292,7 @@ class ToolResult:
     def text(self) -> str:
         """The text that the model reads; words from outside stand between marks, which say so."""
         if self.error is None:
-            return self.fenced(self.content)
+            return self.fenced(self.content) if self.mark else self.content
         error = f"Error: {self.error}"
         return self.fenced(f"{error}\n{self.content}" if self.content else error)
 

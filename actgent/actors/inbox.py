@@ -644,7 +644,7 @@ class PriorityInbox(Generic[M]):
         line = self._lines.get(session_id)
         if line is None or line.state is _WAITING:
             raise self._not_out(session_id)
-        if not self._is_urgent(line) or self._gives_way(line):
+        if not line.waiting or not self._is_urgent(line) or self._gives_way(line):
             return None
         line.followups = None
         if not line.is_urgent:
@@ -809,7 +809,7 @@ class PriorityInbox(Generic[M]):
             self._tell_if_idle()
 
     def _tell_if_idle(self) -> None:
-        if self._idlers and len(self._lines) == self._parked:
+        if len(self._lines) == self._parked and self._idlers:
             self._idlers.unpark_all()
 
     async def wait_idle(self) -> None:

@@ -349,7 +349,7 @@ class Session(Generic[DataT_co]):
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
         """
-        self._agent.check_loop("session.chat()")
+        self._services.running.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
         if deadline is not None:

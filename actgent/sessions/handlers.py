@@ -98,7 +98,7 @@ class Handlers:
         return handlers
 
     def any_of(self, *kinds: HandlerKind) -> bool:
-        return self._by_kind is not None and any(kind in self._by_kind for kind in kinds)
+        return self._by_kind is not None and not self._by_kind.keys().isdisjoint(kinds)
 
     def of(self, kind: HandlerKind) -> tuple[Attached, ...]:
         return self._by_kind.get(kind, ()) if self._by_kind else ()

@@ -348,9 +348,9 @@ class Batch:
 
     def _shortened(self, call: ToolCall, text: str) -> str:
         """The beginning of a text that is too long for the model; the rest is kept, where there is a place for it."""
-        if self.keep is not None and len(text) > self.max_characters:
-            return self.keep(call, text, self.max_characters)
-        return self._capped(text)
+        if len(text) <= self.max_characters:
+            return text
+        return self._capped(text) if self.keep is None else self.keep(call, text, self.max_characters)
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)

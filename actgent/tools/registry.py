@@ -67,6 +67,7 @@ class ToolRegistry:
         "_specs",
         "_unavailable",
         "deps_tool",
+        "has_toolsets",
         "unsettled",
         "version",
     )
@@ -96,6 +97,8 @@ class ToolRegistry:
         self._specs: tuple[ToolSpec, ...] | None = None
         self.deps_tool = ""
         """The name of a tool that needs deps; empty if none does."""
+        self.has_toolsets = False
+        """True if some of its tools may come and go."""
         for tool in tools:
             self.add(tool)
         self._check_mapped()
@@ -173,11 +176,6 @@ class ToolRegistry:
     # --- toolsets --------------------------------------------------------------------------
 
     @property
-    def has_toolsets(self) -> bool:
-        """Return True if some of its tools may come and go."""
-        return bool(self._groups)
-
-    @property
     def unavailable(self) -> Mapping[str, str]:
         """Why the tools of a toolset cannot be called now, by its name."""
         return self._unavailable
@@ -193,6 +191,7 @@ class ToolRegistry:
                 f"two toolsets are named {toolset!r}: give one of them another name, or prefix its tools"
             )
         self._groups[toolset] = ()
+        self.has_toolsets = True
 
     def publish(self, toolset: str, tools: Iterable[Tool], *, outside: bool = False) -> None:
         """Take these as the tools that a toolset has now, in place of those that it had.
@@ -202,6 +201,7 @@ class ToolRegistry:
         """
         usable = [_usable(tool, toolset, outside=outside) for tool in tools]
         self._groups[toolset] = tuple(tool for tool in usable if tool is not None)
+        self.has_toolsets = True
         self._unavailable.pop(toolset, None)
         self._merge()
         self.version += 1

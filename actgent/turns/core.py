@@ -272,7 +272,8 @@ class AgentCore:
                 context.log.add(_entering(message, turn))
         if turn.control.stop is not None:
             turn.check()
-        self.observer.begin_pass(context, message)
+        if self.observer.stream.watched:
+            self.observer.begin_pass(context, message)
 
     def _remember_joined(self, context: SessionContext, turn: Turn) -> None:
         """Write what the turn answers besides into the record, before the message that it is about."""
@@ -305,16 +306,14 @@ class AgentCore:
         options = turn.options
         template: PromptTemplate = options.protocol
         request = template.request(view)
-        prompts = self.prompts
-        prompt = prompts.user_prompt(context, view, request, context.conversation.view)
+        prompts, shown = self.prompts, context.conversation.view
+        prompt = prompts.user_prompt(context, view, request, shown) if prompts.user else request.tail
         if turn.answer.aside or options.tail:
             prompt = "\n\n".join(filter(None, (turn.answer.aside, options.tail, prompt)))
         system = options.system if options.system is not None else context.conversation.system
         chat = Chat(
-            system=_system_of(prompts, context) if system is None else system,
-            messages=prompts.messages(
-                context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
-            ),
+            system=prompts.session_prompt(context, shown) if system is None else system,
+            messages=prompts.messages(context, shown, prompt, is_paused=turn.answer.is_paused),
             tools=view.tools,
             temperature=options.temperature,
             max_tokens=options.max_tokens,
@@ -327,9 +326,7 @@ class AgentCore:
         model = request.model if options.model is None else options.model
         if self.models.fitter is None:
             return self.models.ask(context, turn, view.message, chat, model=model, prompt=known)
-        again = partial(
-            prompts.messages, context, context.conversation.view, prompt, is_paused=turn.answer.is_paused
-        )
+        again = partial(prompts.messages, context, shown, prompt, is_paused=turn.answer.is_paused)
         return self.models.ask_fitting(context, turn, view.message, chat, again, model=model, prompt=known)
 
     # --- read ----------------------------------------------------------------------------
@@ -477,13 +474,6 @@ def _given_up(error: AnswerError, repairs: int) -> AnswerError:
     )
     error.args = (text,)
     return error
-
-
-def _system_of(prompts: PromptManager, context: SessionContext) -> str:
-    """The agent's system prompt, or that of the session where it says something of it."""
-    if prompts.live is None:
-        return prompts.system_prompt()
-    return prompts.session_prompt(context, context.conversation.view)
 
 
 def _entering(message: Message, turn: Turn) -> Appended | Said:

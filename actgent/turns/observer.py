@@ -158,14 +158,7 @@ class Observer:
         )
 
     def begin_pass(self, context: SessionContext, message: Message) -> None:
-        if self.stream.watched:
-            self.stream.publish(
-                PassStarted(
-                    **self._at(context),
-                    message_id=message.id,
-                    stage=message.stage,
-                )
-            )
+        self.stream.publish(PassStarted(**self._at(context), message_id=message.id, stage=message.stage))
 
     def take_answer(
         self,
@@ -176,29 +169,27 @@ class Observer:
         first_at: float | None,
     ) -> None:
         """`started` is the monotonic time of the call, `first_at` that of the answer's first piece."""
-        if self.stream.watched:
-            self.stream.publish(
-                ModelAnswered(
-                    **self._at(context),
-                    message_id=message.id,
-                    model=answer.model,
-                    seconds=time.monotonic() - started,
-                    usage=answer.usage,
-                    stop=answer.stop,
-                    first_chunk=None if first_at is None else first_at - started,
-                )
+        self.stream.publish(
+            ModelAnswered(
+                **self._at(context),
+                message_id=message.id,
+                model=answer.model,
+                seconds=time.monotonic() - started,
+                usage=answer.usage,
+                stop=answer.stop,
+                first_chunk=None if first_at is None else first_at - started,
             )
+        )
 
     def take_result(self, context: SessionContext, result: ToolResult) -> None:
-        if self.stream.watched:
-            self.stream.publish(
-                ToolFinished(
-                    **self._at(context),
-                    call_id=result.call_id,
-                    tool_name=result.tool_name,
-                    status=result.status,
-                )
+        self.stream.publish(
+            ToolFinished(
+                **self._at(context),
+                call_id=result.call_id,
+                tool_name=result.tool_name,
+                status=result.status,
             )
+        )
 
     def take_progress(self, context: SessionContext, progress: CallProgress) -> None:
         if self.stream.watched:

@@ -240,7 +240,7 @@ class SessionLifecycle:
 
     def forget_if_over(self, context: SessionContext) -> None:
         """Forget a session that was closed, let go or has moved, once nothing is on its way in, queued or running."""
-        if context.has_moved:
+        if context.mail.has_moved:
             if not context.mail.pending:
                 self.leaving.end(context)
         elif _is_over(context):

@@ -165,7 +165,8 @@ class SessionOpener:
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext:
         """See `Agent.create_session`; `notify` is `Opened.notify`, and `metadata` the first message's."""
-        check_limits(limits)
+        if limits is not None:
+            check_limits(limits)
         history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:

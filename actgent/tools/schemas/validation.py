@@ -87,7 +87,9 @@ class ArgumentsValidator:
                 f'Invalid arguments for tool "{self._tool}": they are not a JSON object{_why(arguments)}'
             )
         try:
-            copy = {key: _copied(value) for key, value in arguments.items()}
+            copy = {
+                key: value if type(value) in _STILL else _copied(value) for key, value in arguments.items()
+            }
             reason = self._checked.reason(copy)
         except (ValueError, RecursionError) as error:
             reason = str(error)

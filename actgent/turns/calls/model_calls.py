@@ -110,10 +110,12 @@ class ModelCaller:
         turn.answer.growth = turn.answer.first_at = None
         calls = self._remember_answer(context, turn, message, answer, chat, prompt=prompt, started=started)
         turn.answer.fitting = None
-        self._count_usage(context, turn, answer)
+        if answer.usage is not NO_USAGE:
+            _count_usage(context, turn, answer.usage)
         for listener in turn.listeners:
             listener.take_answer(answer)
-        self.observer.take_answer(context, message, answer, started, first_at)
+        if self.observer.stream.watched:
+            self.observer.take_answer(context, message, answer, started, first_at)
         return answer, calls
 
     def check_limit(self, context: SessionContext, turn: Turn) -> None:
@@ -250,18 +252,18 @@ class ModelCaller:
             cut=cut,
         )
 
-    def _count_usage(self, context: SessionContext, turn: Turn, answer: Answer) -> None:
-        if answer.usage is not NO_USAGE:
-            turn.progress.usage += answer.usage
-            context.conversation.usage += answer.usage
-            if context.parent is not None:
-                _tell_parents(context, answer.usage)
-
 
 async def _show_later(gate: trio.Event, show: OnText, text: str, attempt: int) -> None:
     """Show a piece of an answer as soon as guards agree; the model's stream waits for that."""
     await gate.wait()
     await show(text, attempt)
+
+
+def _count_usage(context: SessionContext, turn: Turn, usage: Usage) -> None:
+    turn.progress.usage += usage
+    context.conversation.usage += usage
+    if context.parent is not None:
+        _tell_parents(context, usage)
 
 
 def _tell_parents(context: SessionContext, usage: Usage) -> None:

@@ -22,6 +22,7 @@ from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.outputs.kept import can_read_results, keep_result
+from actgent.tools.outputs.results import capped
 from actgent.tools.registry import ToolRegistry
 from actgent.tools.threads import ThreadShare
 from actgent.turns.dispatcher import Dispatcher
@@ -89,16 +90,18 @@ class ToolCaller:
 
         None: some of them wait for people, and `turn.pending_approvals` is what to go on with when all have decided.
         """
-        known = await self._known(context, turn, calls)
+        if self.registry.unsettled:
+            await self._wait_for_toolsets(turn, calls)
+        known = self._known(context, turn, calls)
         batch = self._batch(context, turn, known)
         results = None
         is_over = False
         try:
             turn.check()
-            if turn.progress.counted != turn.answer.id:  # or they waited for people meanwhile
+            is_counted = turn.progress.counted == turn.answer.id  # they waited for people meanwhile
+            if not (is_counted or batch.is_refused):
                 turn.progress.counted = turn.answer.id
-                if not batch.is_refused:
-                    self._count(context, turn, known)
+                self._count(context, turn, known)
             self._prepare(context, turn, batch)
             if turn.listeners:
                 await self._tell_readers(context, turn, known)
@@ -108,8 +111,8 @@ class ToolCaller:
             else:
                 batch.context.report = board.put
                 await board.run(batch.run)
-            turn.control.cover()
             if batch.asked:
+                turn.control.cover()
                 await self.approvals.ask(context, turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
@@ -140,7 +143,8 @@ class ToolCaller:
         """Hand the results to the handlers, in the order of the calls."""
         while turn.results:
             result = turn.results.pop(0)
-            self.observer.take_result(context, result)
+            if self.observer.stream.watched:
+                self.observer.take_result(context, result)
             await self.dispatcher.deliver(context, turn, result)
 
     def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
@@ -176,12 +180,8 @@ class ToolCaller:
         """Return the calls of the tools themselves where the model ran them by `call_tool`."""
         return [self.registry.resolve(call) for call in calls] if self.registry.has_toolsets else calls
 
-    async def _known(
-        self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]
-    ) -> Sequence[ToolCall]:
-        """The calls of the tools themselves, each with its id; toolsets that connect for the first time are waited for."""
-        if self.registry.unsettled:
-            await self._wait_for_toolsets(turn, calls)
+    def _known(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
+        """The calls of the tools themselves, each with its id."""
         return [
             call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
             for place, call in enumerate(self._resolved(calls))
@@ -252,15 +252,19 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
-            keep=partial(keep_result, context, most=limits.kept_characters)
-            if can_read_results(self.registry)
-            else None,
+            keep=partial(self._keep, context, limits.kept_characters),
             nest=partial(self._nest, context, turn),
             on_raise=partial(self.dispatcher.reports.tool_raised, context),
         )
         if (excess := excess_of(calls, limits)) is not None:
             batch.refuse(excess)
         return batch
+
+    def _keep(self, context: SessionContext, most: int, call: ToolCall, text: str, limit: int) -> str:
+        """The beginning of a result that is too long; the rest is kept where the model can read on in it."""
+        if not can_read_results(self.registry):
+            return capped(text, limit)
+        return keep_result(context, call, text, limit, most=most)
 
     def _nest(self, context: SessionContext, turn: Turn, call: ToolCall) -> NestedCalls:
         return NestedCalls(
