@@ -704,7 +704,8 @@ class PriorityInbox(Generic[M]):
         if not (line.places or line.urgent):
             del self._lines[session_id]
             self._tell_if_idle()
-        self._look_again()
+        if self._getters:
+            self._look_again()
 
     def _look_again(self) -> None:
         """A place is free: wake a task that may find something to take now."""

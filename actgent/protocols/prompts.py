@@ -204,8 +204,9 @@ class PromptManager:
         Raises:
             ConfigurationError: the template is broken; the text names it and the line.
         """
-        live = self.live
-        return self.system_prompt() if live is None else self._once("system", session, memory, live)
+        if (live := self.live) is not None:
+            return self._once("system", session, memory, live)
+        return self.system_prompt() if self._system is None else self._system
 
     def assistant_prompt(self, session: PromptSession, memory: ModelView | None = None) -> str:
         """Render the agent's own words behind the system prompt; empty if the template has none.

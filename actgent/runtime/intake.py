@@ -178,7 +178,8 @@ class Intake:
         if self._lifecycle.events.watched:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
-        self._stop_if_unwanted(context, acceptance.message)
+        if context.mail.unwanted is not None:
+            self._stop_if_unwanted(context, acceptance.message)
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
@@ -235,7 +236,8 @@ class Intake:
         else:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
-        self._stop_if_unwanted(context, acceptance.message)
+        if context.mail.unwanted is not None:
+            self._stop_if_unwanted(context, acceptance.message)
 
     def _stop_if_unwanted(self, context: SessionContext, message: Message) -> None:
         """Somebody stopped the message before it was in: it ends as one that is stopped now."""

@@ -101,8 +101,9 @@ class SessionMail:
     """Outcomes of messages that may be repeated; see `repetitions`."""
     unkept: TurnCheckpoint | None = None
     """The last turn, if the journal failed for it: when its message is sent again, it goes on."""
+    unwanted: dict[str, str] | None = None
+    """Why messages that are on their way are to be stopped, by their ids; None: none are. See `take_reason`."""
     _accepted: dict[str, None] | None = None
-    _unwanted: dict[str, str] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
     # --- ids that were given by callers ---------------------------------------------------
@@ -139,15 +140,15 @@ class SessionMail:
         """Remember to stop a message that is on its way, or perhaps still comes; of one that was accepted nothing is left."""
         if self.has_accepted(message_id):
             return
-        if self._unwanted is None:
-            self._unwanted = {}
-        self._unwanted[message_id] = reason
-        if len(self._unwanted) > UNWANTED_IDS:
-            del self._unwanted[next(iter(self._unwanted))]
+        if self.unwanted is None:
+            self.unwanted = {}
+        self.unwanted[message_id] = reason
+        if len(self.unwanted) > UNWANTED_IDS:
+            del self.unwanted[next(iter(self.unwanted))]
 
     def take_reason(self, message_id: str) -> str | None:
         """Return why a message that is in now was to be stopped, once; None: it was not."""
-        return None if self._unwanted is None else self._unwanted.pop(message_id, None)
+        return None if self.unwanted is None else self.unwanted.pop(message_id, None)
 
     # --- messages -------------------------------------------------------------------------
 
