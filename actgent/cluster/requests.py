@@ -45,6 +45,8 @@ DROPS = 1000
 """Drops that came before their requests, of which a partition knows at most."""
 _UNBOUNDED = ("interrupt", "close", "decision")
 """What ends something, or lets it go on, which all others may wait for."""
+_STOPPING = ("interrupt", "close")
+"""What ends turns, for which a partition is held that is about to be another node's."""
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _log = logger_of(__name__)
 Starter = Callable[..., object]
@@ -81,6 +83,11 @@ class _Work:
         is_bounded = asked.verb != "GET" and asked.path.rpartition("/")[2] not in _UNBOUNDED
         return session_named(asked) if is_bounded else ""
 
+    @property
+    def is_stop(self) -> bool:
+        """True if it ends a turn that runs."""
+        return self.asked.path.rpartition("/")[2] in _STOPPING
+
 
 class Requests:
     """The requests of one partition, or of the queue of all nodes."""
@@ -98,6 +105,8 @@ class Requests:
         self._quarantine, self._start = quarantine, start
         self._waiting: list[_Work] | None = []
         """Until the partition is served; None: it is."""
+        self._is_held = False
+        """True: another node is to have it, as soon as the turns here have ended."""
         self._running: dict[tuple[str, str], _Work] = {}
         self._dropped: dict[tuple[str, str], None] = {}
         """Those that nobody waits for any more, and that may still come: their drops overtake them."""
@@ -110,10 +119,10 @@ class Requests:
     def take(self, delivery: Delivery, asked: WireRequest) -> None:
         """A request came."""
         work = _Work(delivery, asked)
-        if self._waiting is not None:
-            self._waiting.append(work)
-        else:
+        if self._waiting is None or (self._is_held and work.is_stop):
             self._begin(work)
+        else:
+            self._waiting.append(work)
 
     def drop(self, place: tuple[str, str]) -> None:
         """Nobody reads the answer to a request any more."""
@@ -127,19 +136,19 @@ class Requests:
 
     def open(self) -> None:
         """The partition is served from now on."""
-        waiting, self._waiting = self._waiting, None
+        waiting, self._waiting, self._is_held = self._waiting, None, False
         for work in waiting or ():
             self._begin(work)
 
     def close(self) -> None:
         """The partition is not served any more: what runs ends here, and the broker gives it to another node."""
-        self._waiting = []
+        self._waiting, self._is_held = [], False
         for work in self._running.values():
             work.scope.cancel()
 
     def hold(self) -> None:
-        """Begin nothing more; what runs goes on."""
-        self._waiting = self._waiting or []
+        """Begin nothing more but what stops turns; what runs goes on. The rest goes to the next owner when it is closed."""
+        self._waiting, self._is_held = self._waiting or [], True
 
     # --- one request ---------------------------------------------------------------------
 
@@ -230,9 +239,9 @@ class Requests:
             with suppress(Unroutable, BrokerLost, ChannelClosed, NotConfirmed):
                 await send_back(self._link, work.delivery, piece, priority=CONTROL)
             work.delivery.acknowledge()
-            return
-        await trio.sleep(AGAIN)
-        work.delivery.requeue()
+        elif not self._is_held:
+            await trio.sleep(AGAIN)
+            work.delivery.requeue()
 
 
 def _of(asked: WireRequest) -> WiredRequest:

@@ -165,6 +165,40 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
     assert len(requests) == 0
 
 
+async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
+    """And nothing else; what is left goes to the next owner in its order, as it is not given back before the queue is closed."""
+    link, deliveries = Outbox(), {}
+
+    class Moving(Holding):
+        async def answer(self, request, tell, gone):
+            async def moved(*_):
+                await tell(503, b'{"moved":true}', True)
+
+            await super().answer(request, tell if request.path.endswith("close") else moved, gone)
+
+    def take(name):
+        deliveries[name] = Delivery()
+        asked = WireRequest(id=name, verb="POST", path=f"/sessions/s/{name}", owner="ada")
+        requests.take(deliveries[name], asked)
+
+    async with trio.open_nursery() as nursery:
+        application = Moving()
+        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        take("messages")
+        requests.hold()
+        for name in ("schedules", "interrupt", "close"):
+            take(name)
+        application.may_go.set()
+        await trio.sleep(10)
+        assert [(each.id, each.status) for each in link.sent] == [("close", 204)]
+        assert {name: each.became for name, each in deliveries.items() if each.became} == {
+            "close": ["acknowledged"]
+        }
+        requests.close()
+    assert len(requests) == 0
+
+
 async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
     """Drops overtake what waits in a queue: a stream that nobody reads would go on for ever. What has an effect is done."""
     answered = []

@@ -297,6 +297,8 @@ class SessionLifecycle:
         error = Interrupted(reason)
         await self._stop(context, error, drop=error if drop_queued else None)
         _check_not_moved(context)
+        if drop_queued:
+            self.leaving.check_stays(context.id)  # what waits is the next owner's already, and stopped there
 
     async def interrupt_message(self, context: SessionContext, message_id: str, reason: str) -> None:
         """Stop what answers one message, or end it where it waits for its turn or when it is in; nothing if it has ended."""
@@ -304,6 +306,7 @@ class SessionLifecycle:
         if message_id in context.answered_ids:
             await self._stop(context, error, drop=None)
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
+            self.leaving.check_stays(context.id)  # as above
             context.mail.stop_later(message_id, reason)
             await trio.lowlevel.checkpoint()
         else:

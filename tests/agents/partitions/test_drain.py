@@ -67,6 +67,34 @@ async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until)
     assert len(slow.asked) == 2
 
 
+async def test_what_runs_is_stopped_here_and_what_waits_by_the_next_owner(open_node, id_in, until):
+    """Whoever stops what was taken out for that one hears that it has moved; it was taken for a message that still comes, and lost."""
+    slow = Slow()
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agent, other = (
+            await one.start(slow.agent),
+            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))),
+        )
+        session = await agent.create_session("ada", session_id=id_in(0))
+        await session.chat("first", message_id="m1")
+        await session.chat("second", message_id="m2")
+        await until(lambda: slow.asked)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            with pytest.raises(SessionMoved):
+                await session.interrupt(message_id="m2")
+            await session.interrupt(message_id="m1")
+            with pytest.raises(SessionMoved):
+                await session.interrupt(drop_queued=True)
+        await two.journal.take([0])
+        assert await two.take_up() == 1
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert [each.text for each in moved.history] == ["first", "second", "ok"]
+    assert len(slow.asked) == 1
+
+
 class Held(PartitionedJournal):
     """A journal that writes `third` as an accepted message when it may."""
 
