@@ -44,6 +44,8 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
 }
 """Verb and path of each operation, as in the gateway's description."""
 STREAM = "text/event-stream"
+REPEATED = "actgent-repeated"
+"""The header of an answer of a gateway whose request may have had its effect before, at a process that has gone."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""

@@ -10,7 +10,7 @@ from actgent.client.transport import ConnectionLost, Events, RemoteRequest, Stre
 from actgent.errors import ConfigurationError
 from actgent.llm.http import EventTooLarge
 
-from .forms import NO_CONTENT, STREAM, HTTPForm, read_answer, refused, to_http
+from .forms import NO_CONTENT, REPEATED, STREAM, HTTPForm, read_answer, refused, to_http
 from .sse import StreamDecoder
 
 ANSWER = 30.0
@@ -54,7 +54,7 @@ class HTTPTransport(Transport):
         with _lost():
             async with self._sent(to_http(request), ANSWER + request.wait) as answer:
                 data = await _read(answer)
-        return read_answer(request, answer.status_code, data)
+        return read_answer(request, answer.status_code, data, is_repeated=REPEATED in answer.headers)
 
     @asynccontextmanager
     async def events(self, request: RemoteRequest) -> AsyncGenerator[Events | None, None]:

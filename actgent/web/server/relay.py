@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.approvals import session_of
 from actgent.client.calls import Pauses
-from actgent.client.http.forms import HTTPForm
+from actgent.client.http.forms import REPEATED, HTTPForm
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_secret
@@ -253,6 +253,8 @@ class RelayedResponse(Response):
         headers = {**answer.headers, "content-length": str(len(data))}
         if status == _NO_CONTENT:
             headers = {}
+        if self._may_be_done:
+            headers[REPEATED] = "true"
         await _begin(send, status, headers)
         await _send(send, data, is_last=True)
 

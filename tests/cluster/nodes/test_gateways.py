@@ -11,10 +11,13 @@ from actgent import (
     ConfigurationError,
     GatewayLimits,
     Reject,
+    SessionExists,
     Suspended,
     connect,
     open_gateway,
 )
+from actgent.client.transport import ConnectionLost
+from actgent.cluster.transport import BrokerTransport
 from actgent.web.tokens import new_token
 
 from .pairs import PATIENCE, drain, open_pair
@@ -91,6 +94,28 @@ async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, mon
             await session.wait_idle()
             said = ["m0", "m1", "m2", "hold on", "m3", "m4", "m5"]
             assert heard == [f"you said: {each}" for each in said]
+
+
+async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypatch):
+    """The gateway asks again, finds the session, and says that it may be its own; another one of that id is refused."""
+    relay, lost = BrokerTransport.relay, []
+
+    @asynccontextmanager
+    async def lose_the_first(way, form, **asked):
+        async with relay(way, form, **asked) as answer:
+            if not lost:
+                lost.append(answer.status)
+                raise ConnectionLost("lost", was_sent=True)
+            yield answer
+
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            monkeypatch.setattr(BrokerTransport, "relay", lose_the_first)
+            clerk, session_id = client.agent("clerk"), pair.id_at(pair.two)
+            session = await clerk.create_session(session_id=session_id)
+            assert (session.id, session.cursor, lost) == (session_id, 1, [201])
+            with pytest.raises(SessionExists):
+                await clerk.create_session(session_id=session_id)
 
 
 async def test_others_do_not_reach_a_session_by_another_node(pair):
