@@ -6,10 +6,11 @@ from datetime import datetime
 
 import attrs
 import trio
+from pamqp import commands
 
 from actgent.cluster.amqp import Channel, ChannelClosed, Connection, open_connection, parse_broker
 from actgent.cluster.members import EVERY, Members
-from actgent.cluster.queues import beacon_exchange, partition_queue
+from actgent.cluster.queues import beacon_exchange, partition_queue, shared_queue
 from actgent.cluster.wire import Beacon, Leave, decode_message, encode_message, properties
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.printable import quoted
@@ -58,7 +59,9 @@ class ClusterWatch:
         self._members = Members()
 
     async def nodes(self, seconds: float = HEARING) -> dict[str, Beacon]:
-        """The nodes that are there, after listening for so long."""
+        """The nodes that are there, after listening for so long; none at once where nobody takes from the queue of all."""
+        if (shared := await self._look(shared_queue(self._pool).name)) is None or not shared.consumer_count:
+            return {}
         exchange = beacon_exchange(self._pool)
         await self._channel.declare_exchange(exchange, "fanout")
         queue = (await self._channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
@@ -75,11 +78,16 @@ class ClusterWatch:
     async def waiting(self, partition: int, generation: int) -> int:
         """Requests in the queue of a partition; 0 if there is none."""
         form = partition_queue(self._pool, generation, partition, self._connection.agreed.version)
+        queue = await self._look(form.name)
+        return 0 if queue is None else queue.message_count or 0
+
+    async def _look(self, queue: str) -> commands.Queue.DeclareOk | None:
+        """What the broker says of a queue; None: there is none."""
         channel = await self._connection.open_channel()
         try:
-            return (await channel.declare_queue(form.name, passive=True)).message_count or 0
+            return await channel.declare_queue(queue, passive=True)
         except ChannelClosed:
-            return 0
+            return None
         finally:
             channel.close()
 

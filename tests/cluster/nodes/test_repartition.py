@@ -7,7 +7,7 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, ConfigurationError, Text
 from actgent.cluster.amqp import Channel, open_connection, parse_broker
-from actgent.cluster.operations.changing import repartition
+from actgent.cluster.operations.changing import _Move, repartition
 from actgent.cluster.operations.watching import look_at_cluster, open_cluster_watch
 from actgent.cluster.queues import partition_queue
 from actgent.cluster.wire import (
@@ -60,14 +60,18 @@ def break_at(monkeypatch, number, *, is_done):
 class Pool:
     """The queues of a pool without nodes, as a broker has them."""
 
-    def __init__(self, cluster, connection):
+    def __init__(self, cluster, connection, broker):
         self.cluster, self.connection = cluster, connection
+        self._broker = broker
+
+    def queue(self, generation, number):
+        return partition_queue(self.cluster.pool, generation, number, (self._broker,))
 
     async def fill(self, count, partitions):
         """Put requests into the queues of the first generation; the ids of each session's in their order."""
         channel = await self.connection.open_channel(confirms=True)
         for number in range(partitions):
-            form = partition_queue(self.cluster.pool, 1, number, (3,))
+            form = self.queue(1, number)
             await channel.declare_queue(form.name, durable=True, arguments=form.arguments)
             await channel.publish(form.name, encode_message(PartitionToken()), properties(priority=4))
         asked = {}
@@ -81,7 +85,7 @@ class Pool:
                 body=b"x" * 100,
                 owner="ada",
             )
-            name = partition_queue(self.cluster.pool, 1, partition_of(session_id, partitions), (3,)).name
+            name = self.queue(1, partition_of(session_id, partitions)).name
             about = properties(message_id=str(number), reply_to="nobody", priority=kind, expiration="600000")
             await channel.publish(name, encode_message(request), about)
             asked.setdefault((session_id, kind), []).append(str(number))
@@ -92,7 +96,7 @@ class Pool:
         found = {}
         channel = await self.connection.open_channel(prefetch=2000)
         for number in range(partitions):
-            name = partition_queue(self.cluster.pool, generation, number, (3,)).name
+            name = self.queue(generation, number).name
             count = (await channel.declare_queue(name, passive=True)).message_count
             async with await channel.consume(name) as consumer:
                 for _ in range(count):
@@ -111,29 +115,31 @@ def partition_of(session_id, partitions):
 
 
 @pytest.fixture
-async def new_pool(open_cluster):
-    """`new_pool()`: a block with a `Pool` of 8 partitions, which a node has begun."""
+async def new_pool(open_cluster, monkeypatch):
+    """`new_pool(broker=3)`: a block with a `Pool` of 8 partitions, which a node has begun, as on a broker of that version."""
 
     @asynccontextmanager
-    async def open_pool():
+    async def open_pool(broker=3):
+        monkeypatch.setattr(_Move, "version", (broker,))
         async with open_cluster() as cluster:
             journal = PartitionedJournal(cluster.journal, node="first", pool=cluster.pool, partitions=8)
             async with journal.running():
                 await journal.acquire()
             async with open_connection(parse_broker(cluster.broker)) as connection:
-                yield Pool(cluster, connection)
+                yield Pool(cluster, connection, broker)
 
     return open_pool
 
 
+@pytest.mark.parametrize("broker", [3, 4])
 @pytest.mark.parametrize("partitions", [2, 32])
 @pytest.mark.parametrize("is_done", [False, True])
 async def test_wherever_it_breaks_off_each_request_is_in_one_queue(
-    new_pool, monkeypatch, partitions, is_done
+    new_pool, monkeypatch, partitions, is_done, broker
 ):
-    """At each of its transactions once; and the repetition goes on where it was, in order."""
+    """At each of its transactions once; and the repetition goes on where it was, in order. From 4 on they are quorum queues."""
     with trio.fail_after(PATIENCE):
-        async with new_pool() as pool:
+        async with new_pool(broker) as pool:
             place = (pool.cluster.journal, pool.cluster.broker, pool.cluster.pool)
             asked = await pool.fill(200, 8)
             for number in (1, 2, 3):
@@ -148,7 +154,7 @@ async def test_wherever_it_breaks_off_each_request_is_in_one_queue(
             assert await pool.waiting(partitions, 2) == asked
             assert await repartition(*place, partitions) == 0
             channel = await pool.connection.open_channel()
-            assert await channel.delete_queue(partition_queue(pool.cluster.pool, 1, 0, (3,)).name) == 0
+            assert await channel.delete_queue(pool.queue(1, 0).name) == 0
 
 
 async def test_a_request_that_was_delivered_before_is_known_as_such(new_pool):
@@ -156,7 +162,7 @@ async def test_a_request_that_was_delivered_before_is_known_as_such(new_pool):
     with trio.fail_after(PATIENCE):
         async with new_pool() as pool:
             await pool.fill(1, 8)
-            old = partition_queue(pool.cluster.pool, 1, partition_of("s0", 8), (3,)).name
+            old = pool.queue(1, partition_of("s0", 8)).name
             channel = await pool.connection.open_channel(prefetch=10)
             async with await channel.consume(old) as consumer:
                 await anext(consumer)
@@ -164,7 +170,7 @@ async def test_a_request_that_was_delivered_before_is_known_as_such(new_pool):
             channel.close()
             assert await repartition(pool.cluster.journal, pool.cluster.broker, pool.cluster.pool, 1) == 1
             again = await pool.connection.open_channel(prefetch=10)
-            async with await again.consume(partition_queue(pool.cluster.pool, 2, 0, (3,)).name) as consumer:
+            async with await again.consume(pool.queue(2, 0).name) as consumer:
                 delivery = await anext(consumer)
                 assert not delivery.redelivered
                 assert is_repeated(delivery)
