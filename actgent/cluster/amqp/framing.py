@@ -5,6 +5,7 @@ import struct
 from pamqp import base, body, constants, frame, header, heartbeat
 
 from .failures import ProtocolError
+from .frequent import decode_frequent, encode_frequent
 
 AnyFrame = base.Frame | body.ContentBody | header.ContentHeader | heartbeat.Heartbeat
 OVERHEAD = 8
@@ -65,6 +66,8 @@ def _decode(data: bytes) -> tuple[int, AnyFrame]:
         return channel, heartbeat.Heartbeat()
     if kind == constants.FRAME_BODY:
         return channel, body.ContentBody(data[_PREFIX.size : _PREFIX.size + size])
+    if (frequent := decode_frequent(kind, data)) is not None:
+        return channel, frequent
     try:
         _, _, decoded = frame.unmarshal(data)
     except (
@@ -83,6 +86,6 @@ def encode_frames(channel: int, *frames: AnyFrame) -> bytes:
         ValueError: one holds what AMQP cannot carry.
     """
     try:
-        return b"".join(frame.marshal(each, channel) for each in frames)
-    except (TypeError, struct.error, OverflowError) as error:
+        return b"".join([encode_frequent(channel, each) or frame.marshal(each, channel) for each in frames])
+    except (TypeError, AttributeError, struct.error, OverflowError) as error:
         raise ValueError(str(error)) from error
