@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import quoted
 
 FIELDS = 5
 
@@ -29,7 +30,7 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):  # a folder, a path outwards, no text
         raise ConfigurationError(
-            f"{name!r} is an unknown time zone: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
+            f"{quoted(name)} is an unknown time zone: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
         ) from None
 
 
@@ -41,14 +42,14 @@ def next_time(line: str, zone: str, *, after: float) -> float:
     """
     if len(line.split()) != FIELDS:
         raise ConfigurationError(
-            f"{line!r} is an invalid cron expression: it needs five fields: minute, hour, day of the month, month, day of the week"
+            f"{quoted(line)} is an invalid cron expression: it needs five fields: minute, hour, day of the month, month, day of the week"
         )
     try:
         for found in CronSim(line, datetime.fromtimestamp(after, zone_of(zone))):
             if found.timestamp() > after:  # in the second of two equal hours it begins with the first
                 return found.timestamp()
     except CronSimError as error:
-        raise ConfigurationError(f"{line!r} is an invalid cron expression: {error}") from None
+        raise ConfigurationError(f"{quoted(line)} is an invalid cron expression: {error}") from None
     except OverflowError:
         pass
-    raise ConfigurationError(f"the cron expression {line!r} never comes")
+    raise ConfigurationError(f"the cron expression {quoted(line)} never comes")

@@ -5,6 +5,7 @@ from typing import Any, Self
 
 import attrs
 
+from actgent.errors import printable
 from actgent.messages import (
     ChatMessage,
     Message,
@@ -98,9 +99,16 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     chat = [ChatMessage("tool", native)] if native else []
     if len(native) < len(results):
         told = [result for result in results if not result.native]
-        lines = "\n\n".join(f"[{r.tool_name}] (ID: {r.call_id})\n{_outcome(r)}" for r in told)
+        lines = "\n\n".join(map(_told, told))
         chat.append(ChatMessage("user", (Text(f"{_TOLD}\n\n{lines}"),)))
     return chat
+
+
+def _told(result: ToolResult) -> str:
+    """A result as text; its call's name and id are the model's own words, which may hold what looks like another result."""
+    return (
+        f"[{printable.shown(result.tool_name)}] (ID: {printable.shown(result.call_id)})\n{_outcome(result)}"
+    )
 
 
 def _outcome(result: ToolResult) -> str:

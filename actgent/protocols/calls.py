@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ParseError
+from actgent.errors.printable import quoted
 from actgent.support.strict_json import loads
 
 ARGUMENTS = (
@@ -76,7 +77,7 @@ class CallForm:
         name = self._name_in(value, self.names)
         check_keys(value, {*_BESIDE, *self.names, *ARGUMENTS}, name)
         if value.get("type") not in _KINDS:
-            raise ParseError(f"the call of {name!r} has the type {value['type']!r}: leave it out")
+            raise ParseError(f"the call of {quoted(name)} has the type {value['type']!r:.200}: leave it out")
         return WrittenCall(name, arguments_in(value, name, decodes=self.decodes), _id_in(value))
 
     def reason(self, value: Any, *, takes_any: bool = False) -> str | None:
@@ -90,7 +91,7 @@ class CallForm:
             return error.reason
         if takes_any or isinstance(call.arguments, dict):
             return None
-        return f"the arguments of {call.name!r} must be an object"
+        return f"the arguments of {quoted(call.name)} must be an object"
 
     def _read_encoded(self, value: Mapping[str, Any], function: Mapping[str, Any]) -> WrittenCall:
         """A call in the provider's form, `{"id", "type", "function": {"name", "arguments"}}`."""
@@ -116,7 +117,9 @@ def arguments_in(value: Mapping[str, Any], name: str, *, decodes: bool = False) 
     """
     given = {key: _decoded(value[key], decodes=decodes) for key in ARGUMENTS if value.get(key) is not None}
     if len(set(map(_canonical, given.values()))) > 1:
-        raise ParseError(f"the call of {name!r} has {' and '.join(given)}, which differ: give arguments once")
+        raise ParseError(
+            f"the call of {quoted(name)} has {' and '.join(given)}, which differ: give arguments once"
+        )
     return next(iter(given.values()), {})
 
 
@@ -129,7 +132,7 @@ def check_keys(value: Mapping[str, Any], known: Collection[str], name: str) -> N
     for key in value:
         if key not in known:
             raise ParseError(
-                f"{key[:_SHOWN]!r} beside the call of {name!r} is not known: put all arguments into one object"
+                f"{quoted(key, _SHOWN)} beside the call of {quoted(name)} is not known: put all arguments into one object"
             )
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ParseError
+from actgent.errors.printable import quoted
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
@@ -127,7 +128,7 @@ def _reason(value: Any) -> str | None:
         case "DIRECT_RESPONSE":
             return None if _words(action) else "primary_action: response_description is missing"
         case purpose:
-            return f"response_purpose must be {DIRECT_RESPONSE} or {TOOL_INVOCATION}, not {purpose!r}"
+            return f"response_purpose must be {DIRECT_RESPONSE} or {TOOL_INVOCATION}, not {purpose!r:.200}"
 
 
 def _words(action: dict[str, Any]) -> str | None:
@@ -197,7 +198,7 @@ def _final_text(text: str, start: int) -> str:
 def _read_action(text: str, action: re.Match[str]) -> Outcome:
     given = _INPUT.search(text, action.end())
     if given is None:
-        raise ParseError(f"Action {action[1]!r} has no Action Input", text)
+        raise ParseError(f"Action {quoted(action[1])} has no Action Input", text)
     written = text[given.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.errors import ParseError
+from actgent.errors.printable import shown
 from actgent.llm.base import Answer
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
@@ -106,7 +107,7 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
                 None if _is_name(value.get("second_level_intent")) else "ACTION needs a second_level_intent"
             )
         case other:
-            return f"top_level_intent must be CONVERSATION or ACTION, not {other}"
+            return f"top_level_intent must be CONVERSATION or ACTION, not {shown(other)}"
 
 
 def _typed_reason(value: dict[str, Any], kinds: Kinds) -> str | None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from actgent.errors.printable import quoted, shown
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown
@@ -76,14 +77,14 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if not isinstance(name, str):
         return "missing messageType"
     if "content" not in value:
-        return f"missing content of messageType {name!r}"
+        return f"missing content of messageType {quoted(name)}"
     if name == TOOL_INVOCATION:
         return invocation_reason(value["content"]) or beside_invocation(value)
     kind = named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"
     known = ", ".join([DIRECT_RESPONSE, TOOL_INVOCATION, *(kind.name for kind in kinds)])
-    return misfit(value, kind) if kind else f"Unknown messageType: {name} (known: {known})"
+    return misfit(value, kind) if kind else f"Unknown messageType: {shown(name)} (known: {known})"
 
 
 def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:

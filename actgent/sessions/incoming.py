@@ -62,7 +62,7 @@ def check_rule(rule: object) -> OnBusy:
     for known in RULES:
         if rule == known:
             return known
-    raise ConfigurationError(f"on_busy= takes {', '.join(RULES)}, not {rule!r}")
+    raise ConfigurationError(f"on_busy= takes {', '.join(RULES)}, not {rule!r:.200}")
 
 
 def check_busy(context: SessionContext, message: Message) -> None:

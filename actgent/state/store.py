@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from actgent.errors import NotSerializable, UsageError
+from actgent.errors.printable import quoted
 from actgent.journal.records import ActionFailed, Changed, RolledBack
 from actgent.support.foreign import failure_of
 from actgent.support.leads import DISPATCH, for_states
@@ -247,8 +248,8 @@ class Store(State):
         if name not in self._actions:
             known = ", ".join(self._actions) or "none"
             raise UsageError(
-                f"no action is named {name!r} (known: {known}): add it with add_action(), or give a value as one pair, "
-                f"dispatch(({name!r}, value))"
+                f"no action is named {quoted(name)} (known: {known}): add it with add_action(), or give a value as one pair, "
+                f"dispatch(({quoted(name)}, value))"
             )
         return self._actions[name]
 

@@ -11,6 +11,7 @@ from actgent.agents.validation import check_call
 from actgent.control.arguments import check_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import quoted
 from actgent.protocols.base import Profile, Protocol
 from actgent.protocols.prompt_layers import Prompt, PromptLayer, to_layer
 from actgent.protocols.prompts import PromptManager
@@ -65,7 +66,7 @@ class RunDefaults:
         check_call(temperature=temperature, max_tokens=max_tokens)
         check_limits(limits)
         if model is not None and model not in self.roles:
-            raise ConfigurationError(f"model={model!r}: the agent has no such model, add it to models=")
+            raise ConfigurationError(f"model={quoted(model)}: the agent has no such model, add it to models=")
         layer = None if prompt is None else to_layer(prompt)
         at_end = layer is not None and layer.mode == "append"
         # What is no session of ours is looked at where something is said to it.

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
+from actgent.errors.printable import quoted
 from actgent.messages import ToolCall
 from actgent.protocols.calls import ARGUMENTS, CallForm, arguments_in, stray_arguments
 from actgent.structured.extract import extract_only
@@ -88,11 +89,11 @@ class DecisionReader:
             return 'the answer must be a JSON object with "action", "params" and "reasoning"'
         action, params = value["action"], _params(value)
         if action not in ACTIONS and action not in self.custom:
-            return f"unknown action {action!r} (known: {', '.join([*ACTIONS, *self.custom])})"
+            return f"unknown action {quoted(action)} (known: {', '.join([*ACTIONS, *self.custom])})"
         if not isinstance(params, dict):
             return f"the params of {action} must be one object"
         if action in self.custom and not params and (stray := value.keys() - _ENVELOPE):
-            return f"{action}: put {min(stray)!r} into its params"
+            return f"{action}: put {quoted(min(stray))} into its params"
         if not params and not needs_params and action in _MAY_BE_ASKED:
             return None
         return self._params_reason(action, params)

@@ -10,6 +10,7 @@ from actgent.control.budget import Budget
 from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
 from actgent.errors import LimitReached
+from actgent.errors.printable import quoted
 from actgent.journal.records import Said, Started
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
@@ -297,9 +298,9 @@ class ToolCaller:
             progress.last_call = call
             called.append(call)
             if progress.identical > most:
-                raise self._repeating(context, turn, f"identical calls of {call.name!r} in a row")
+                raise self._repeating(context, turn, f"identical calls of {quoted(call.name)} in a row")
             if len(called) > FEWEST and (again := circle(called, most, context.conversation.messages)):
-                names = ", ".join(repr(each.name) for each in again)
+                names = ", ".join(quoted(each.name) for each in again)
                 raise self._repeating(
                     context, turn, f"rounds of the same calls ({names}) with the same results"
                 )

@@ -9,7 +9,20 @@ import json
 import attrs
 import pytest
 
-from actgent import GoalAgent, Limits, PlanAgent, ScriptedLLM, StepsAgent, ToolContext, tool
+from actgent import (
+    GoalAgent,
+    LimitReached,
+    Limits,
+    ParseError,
+    PlanAgent,
+    ReActAgent,
+    RouterAgent,
+    ScriptedLLM,
+    SimpleAgent,
+    StepsAgent,
+    ToolContext,
+    tool,
+)
 
 # --- answers that are right, and what leads to them -----------------------------------------------
 
@@ -332,3 +345,48 @@ def _without_times(fate):
         for kind, it in zip(fate.kinds, fate.heard, strict=True)
     ]
     return repr((heard, fate.ran, sorted(fate.state)))
+
+
+# --- words of a model in errors -------------------------------------------------------------------
+
+FORGED = "\x1b[2J\x00\u202e\u2028\n\rINFO all is well " + "x" * 100_000
+STRANGE = [
+    (SimpleAgent, {"messageType": FORGED, "content": "x"}),
+    (SimpleAgent, {"messageType": FORGED}),
+    (SimpleAgent, {"messageType": "TOOL_INVOCATION", "content": {"name": FORGED, "parameters": {}}}),
+    (SimpleAgent, {"messageType": "TOOL_INVOCATION", "content": {"name": FORGED, "parameters": [1]}}),
+    (SimpleAgent, {"messageType": "TOOL_INVOCATION", "content": {"name": FORGED, "args": {}, FORGED: 1}}),
+    (ReActAgent, {"primary_action": {"response_purpose": FORGED, "response_content": {}}}),
+    (RouterAgent, {"top_level_intent": FORGED}),
+    (StepsAgent, {"tool_calls": [{"id": "c", "tool_name": FORGED, "parameters": {}}]}),
+    (StepsAgent, {"tool_calls": [{"id": "c", "tool_name": FORGED, "parameters": {}, "type": FORGED}]}),
+    (PlanAgent, {"intent": "i", "plan": "p", "toolCalls": [{"toolName": FORGED, "arguments": {}}]}),
+    (GoalAgent, decided(FORGED)),
+    (GoalAgent, decided("execute", calls=[{"tool": FORGED, "args": {}}])),
+]
+
+
+@pytest.mark.parametrize(("kind", "said"), STRANGE)
+async def test_words_of_a_model_stand_bounded_and_escaped_in_errors(kind, said):
+    """So they reach logs, terminals and the model's next prompt on one line, wherever the answer has them."""
+    seen = []
+
+    def answer(chat):
+        seen.append(chat)
+        return json.dumps(said)
+
+    @tool(thread=False)
+    def give(n: int) -> int:
+        """Give it."""
+        return n
+
+    tools = {} if kind is RouterAgent else {"tools": [give]}
+    async with kind("a", llm=ScriptedLLM(answer), limits=Limits(model_calls=4), **tools) as agent:
+        with pytest.raises((ParseError, LimitReached)) as caught:
+            await agent.run("go")
+    text = str(caught.value)
+    assert len(text) < 1_500
+    assert text.isprintable()
+    told = [part for chat in seen for each in chat.messages if each.role == "user" for part in each.parts]
+    assert max(len(getattr(part, "text", "")) for part in told) < 3_000
+    assert not any("\nINFO" in getattr(part, "text", "") for part in told)
