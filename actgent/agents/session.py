@@ -431,14 +431,19 @@ class Session(Generic[DataT_co]):
         """Stop what runs: no model call follows, and the message ends as `Failure(kind="interrupted")`.
 
         With `drop_queued` the waiting messages end so, too. With a `message_id` only that message ends so, running or waiting,
-        or when it comes; nothing happens if it has ended. Returns when the turn has ended.
+        or when it comes; nothing happens if it has ended. Returns when the turn has ended, which is durable then.
+
+        Raises:
+            JournalError: it has ended, and the journal does not know: a crash before it works again brings it back.
         """
         self._agent.check_loop("session.interrupt()")
+        context, lifecycle = self._context, self._agent.lifecycle
         try:
             if message_id is not None:
-                await self._agent.lifecycle.interrupt_message(self._context, message_id, reason)
+                await lifecycle.interrupt_message(context, message_id, reason)
             else:
-                await self._agent.lifecycle.interrupt(self._context, reason, drop_queued=drop_queued)
+                await lifecycle.interrupt(context, reason, drop_queued=drop_queued)
+            await lifecycle.settle(context)
         except SessionMoved as moved:
             remote = self._elsewhere(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
@@ -605,10 +610,17 @@ class Session(Generic[DataT_co]):
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""
+        """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`.
+
+        With a journal it is durable on return.
+
+        Raises:
+            JournalError: they are closed, and the journal does not know: a crash before it works again opens them.
+        """
         self._agent.check_loop("session.aclose()")
         try:
-            await self._agent.lifecycle.close(self._context)
+            for closed in await self._agent.lifecycle.close(self._context):
+                await host_of(closed).settle(closed)
         except SessionMoved as moved:
             await self._elsewhere(moved).aclose()
 

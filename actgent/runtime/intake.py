@@ -1,15 +1,16 @@
 """How messages come into a running agent: a place in the inbox first, then durable, then in, or straight into their turn."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 
 import attrs
 import trio
 
 from actgent.actors.inbox import DEFAULT_WAIT, Place
 from actgent.control.budget import Funding
-from actgent.errors import ActgentError, SessionBusy, SessionMoved, Suspended
+from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
@@ -345,23 +346,35 @@ class Intake:
             self.send_away(context)
 
     def send_away(self, context: SessionContext) -> None:
-        """Refuse what came in behind a turn that waits for people by now, of callers that do not wait for those."""
+        """Refuse what came in behind a turn that waits for people by now, of callers that do not wait for those.
+
+        They hear of it as soon as the journal has it, so that no next start runs what they were told is refused.
+        """
         if (error := _suspended(context)) is None:
             return
-        for acceptance in tuple((context.mail.acceptances or {}).values()):
-            future = acceptance.future
-            for guest in acceptance.guests:
-                if not guest.is_patient:
-                    guest.suspend(error)
-            acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
-            if future is not None and acceptance.is_in and not future.is_patient:
-                context.mail.forget_accepted(acceptance.message.id)
-                if acceptance.place is not None:
-                    self._inbox.take_out(acceptance.place)
-                acceptance.place = None
-                self._refuse(context, acceptance)
-                for each in (future, *acceptance.guests):
-                    each.send_away(acceptance.message.id, error)
+        known = tuple((context.mail.acceptances or {}).values())
+        told = [tell for acceptance in known for tell in self._send_impatient(context, acceptance, error)]
+        log = context.log
+        if told and (log is None or not self._runner.start_soon(_tell_written, log, told)):
+            _tell(told)
+
+    def _send_impatient(
+        self, context: SessionContext, acceptance: Acceptance, error: Suspended
+    ) -> list[Callable[[], object]]:
+        """Refuse one message if who said it does not wait for people; returns what tells those who wait for it."""
+        future, message_id = acceptance.future, acceptance.message.id
+        told = [partial(guest.suspend, error) for guest in acceptance.guests if not guest.is_patient]
+        acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
+        if future is None or not acceptance.is_in or future.is_patient:
+            return [*told]
+        context.mail.forget_accepted(message_id)
+        if acceptance.place is not None:
+            self._inbox.take_out(acceptance.place)
+        acceptance.place = None
+        self._refuse(context, acceptance)
+        future.is_sent_away = True
+        sent = [partial(each.send_away, message_id, error) for each in (future, *acceptance.guests)]
+        return [*told, *sent]
 
     def _publish(self, message: Message) -> None:
         self._lifecycle.events.publish(
@@ -408,6 +421,20 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
     is_outdated = context.suspension.message.priority is not Priority.URGENT
     if not (message.on_busy == "interrupt" and is_outdated) and (error := _suspended(context)):
         raise error
+
+
+async def _tell_written(log: SessionLog, told: Iterable[Callable[[], object]]) -> None:
+    """Tell callers that they are refused when the journal has it, or cannot have it."""
+    try:
+        with suppress(JournalError, Fenced):
+            await log.flush()
+    finally:
+        _tell(told)
+
+
+def _tell(told: Iterable[Callable[[], object]]) -> None:
+    for tell in told:
+        tell()
 
 
 def _check_not_closed(context: SessionContext, acceptance: Acceptance) -> None:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
@@ -12,7 +13,7 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
-from actgent.errors import SessionMoved, Stopped, kind_of
+from actgent.errors import Fenced, JournalError, SessionMoved, Stopped, kind_of
 from actgent.errors.wording import own_words
 from actgent.journal.records import NOT_KEPT, Appended, Resumed
 from actgent.messages import Message
@@ -209,14 +210,31 @@ class TurnLifecycle:
         return trio.CancelScope(deadline=self._silence, shield=True)
 
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
-        """End a message that never had its turn."""
+        """End a message that never had its turn. Who waits for it hears of that when the journal has it, or cannot have it."""
         if context.has_moved:
             self.leave_unstarted(context, message)
             return
         acceptance = context.mail.take(message)
         future = context.future_of(acceptance)
+        listeners = acceptance.guests if future is None else (future, *acceptance.guests)
         try:
-            listeners = acceptance.guests if future is None else (future, *acceptance.guests)
+            await self._end_unstarted(context, acceptance, error, listeners)
+            if listeners and context.log is not None:
+                with suppress(JournalError, Fenced):
+                    await context.log.flush()
+        finally:
+            for listener in listeners:
+                listener.finish()
+
+    async def _end_unstarted(
+        self,
+        context: SessionContext,
+        acceptance: Acceptance,
+        error: Exception,
+        listeners: Sequence[TurnFuture],
+    ) -> None:
+        message = acceptance.message
+        try:
             told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
             await run_with(acceptance.variables, told)
         finally:
@@ -227,8 +245,6 @@ class TurnLifecycle:
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))
-            for listener in listeners:
-                listener.finish()
 
     # --- leave to another process ----------------------------------------------------------
 

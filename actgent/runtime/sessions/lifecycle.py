@@ -325,8 +325,8 @@ class SessionLifecycle:
         await self._stop(context, error, drop=error)
         await self.close(context)
 
-    async def close(self, context: SessionContext) -> None:
-        """Close a session and all below it, at once."""
+    async def close(self, context: SessionContext) -> list[SessionContext]:
+        """Close a session and all below it, at once; returns those that it closed."""
         with ExitStack() as kept:
             family = [kept.enter_context(host_of(each).kept(each)) for each in context.family()]
             open_ones = [each for each in family if not each.closed]
@@ -336,6 +336,18 @@ class SessionLifecycle:
                 for each in reversed(open_ones):
                     nursery.start_soon(host_of(each).stop_for_good, each)
         _check_not_moved(context)
+        return open_ones
+
+    async def settle(self, context: SessionContext) -> None:
+        """Have the journal know that something was stopped or closed: no next start goes on with it.
+
+        Does nothing where we are called from the turn that was stopped.
+
+        Raises:
+            JournalError: it cannot be written; it goes before the session's next step.
+        """
+        if context.log is not None and not is_inside(context.turn):
+            await context.log.flush()
 
     def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants any more."""
