@@ -52,6 +52,7 @@ from actgent.runtime.following import (
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
 from actgent.runtime.sessions.leaving import Elsewhere, check_sendable
+from actgent.runtime.sessions.lifecycle import close_durably, settle
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -443,7 +444,7 @@ class Session(Generic[DataT_co]):
                 await lifecycle.interrupt_message(context, message_id, reason)
             else:
                 await lifecycle.interrupt(context, reason, drop_queued=drop_queued)
-            await lifecycle.settle(context)
+            await settle(context)
         except SessionMoved as moved:
             remote = self._elsewhere(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
@@ -566,7 +567,7 @@ class Session(Generic[DataT_co]):
         )
 
     async def cancel_task(self, task_id: str) -> bool:
-        """Stop a delegated task and close its session; nothing of it is told. False where it is not at work.
+        """Stop a delegated task and close its session, durable on return; nothing of it is told. False where it is not at work.
 
         Where several agents were given a task of this id, all of them are stopped.
 
@@ -584,8 +585,7 @@ class Session(Generic[DataT_co]):
             return False
         for child in tasks:
             children.stop_report(child)
-        for child in tasks:
-            await host_of(child).close(child)
+            await close_durably(child)
         return True
 
     @property
@@ -619,8 +619,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.aclose()")
         try:
-            for closed in await self._agent.lifecycle.close(self._context):
-                await host_of(closed).settle(closed)
+            await close_durably(self._context)
         except SessionMoved as moved:
             await self._elsewhere(moved).aclose()
 

@@ -338,17 +338,6 @@ class SessionLifecycle:
         _check_not_moved(context)
         return open_ones
 
-    async def settle(self, context: SessionContext) -> None:
-        """Have the journal know that something was stopped or closed: no next start goes on with it.
-
-        Does nothing where we are called from the turn that was stopped.
-
-        Raises:
-            JournalError: it cannot be written; it goes before the session's next step.
-        """
-        if context.log is not None and not is_inside(context.turn):
-            await context.log.flush()
-
     def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants any more."""
         self.runner.resume_if_superseded(context)
@@ -450,6 +439,26 @@ class SessionLifecycle:
         """
         if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
             raise WouldDeadlock(what, context.id)
+
+
+async def close_durably(context: SessionContext) -> None:
+    """Close a session and all below it; no next start goes on with any of them.
+
+    Raises:
+        JournalError: they are closed, and the journal does not know.
+    """
+    for closed in await host_of(context).close(context):
+        await settle(closed)
+
+
+async def settle(context: SessionContext) -> None:
+    """Have the journal know what was stopped or closed. Does nothing where we are called from the turn that was stopped.
+
+    Raises:
+        JournalError: it cannot be written; it goes before the session's next step.
+    """
+    if context.log is not None and not is_inside(context.turn):
+        await context.log.flush()
 
 
 def _is_over(context: SessionContext) -> bool:

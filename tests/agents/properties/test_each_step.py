@@ -14,9 +14,20 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import Agent, BareAgent, Priority, Runtime, ScriptedLLM, Session, ToolCall, open_runtime, tool
+from actgent import (
+    Agent,
+    BareAgent,
+    Priority,
+    Reply,
+    Runtime,
+    ScriptedLLM,
+    Session,
+    ToolCall,
+    open_runtime,
+    tool,
+)
 from actgent.approvals import Approve
-from actgent.errors import ActgentError, SessionExists
+from actgent.errors import ActgentError, AlreadyAnswered, Interrupted, SessionExists
 from actgent.journal.memory import MemoryJournal
 
 SEEDS = 30 if os.environ.get("ACTGENT_SOAK") else 1
@@ -65,8 +76,8 @@ class World:
     """How often each message failed."""
     approval: object = None
 
-    async def read(self, session=None):
-        async with self.agent.stream("look", session=session) as events:
+    async def read(self, session=None, **options):
+        async with self.agent.stream("look", session=session, **options) as events:
             async for _ in events:
                 pass
 
@@ -79,6 +90,15 @@ class World:
     def listen(self):
         self.session.on_exception(lambda failure: self.failed.update([failure.message_id]))
         self.session.on_conversation(str)
+
+    async def read_suspended(self):
+        async with self.agent.follow(self.session) as events:
+            await self.decide()
+            async for _ in events:
+                pass
+
+    def say(self):
+        return self.agent.receive(self.session.create_message("look", message_id="m"))
 
     async def suspend(self):
         await self.session.chat("pay")
@@ -114,6 +134,14 @@ async def answered(world):
 async def other_busy(world):
     await world.other.chat("look")
     await world.other.chat("x")
+
+
+async def scheduled(world):
+    await world.session.schedule("x", after=1000, key="k")
+
+
+async def delegated(world):
+    await world.session.delegate("w", "work", task_id="t")
 
 
 def create(world, key=None):
@@ -173,17 +201,69 @@ CASES = {
         answered,
         says_m=True,
     ),
+    "run id": Case(
+        lambda w: w.agent.run("look", session=w.session, message_id="m"),
+        lambda w: w.session.chat("look", message_id="m"),
+        says_m=True,
+    ),
+    "stream id": Case(
+        lambda w: w.read(w.session, message_id="m"),
+        lambda w: w.agent.run("look", session=w.session, message_id="m"),
+        says_m=True,
+    ),
+    "receive": Case(
+        lambda w: w.say(), lambda w: w.agent.run("look", session=w.session, message_id="m"), full, says_m=True
+    ),
+    "interrupt id": Case(
+        lambda w: w.session.interrupt(message_id="m"),
+        lambda w: w.session.chat("look", message_id="m"),
+        busy,
+        says_m=True,
+    ),
+    "follow": Case(lambda w: w.read_suspended(), lambda w: w.resume(), World.suspend),
+    "approvals": Case(lambda w: w.agent.approvals(), lambda w: w.decide(), World.suspend),
+    "deliver": Case(
+        lambda w: w.session.deliver(Reply(text="hello")),
+        lambda w: w.session.chat("look", message_id="m"),
+        says_m=True,
+    ),
+    "unschedule": Case(
+        lambda w: w.session.unschedule("k"), lambda w: w.session.schedule("x", after=1000, key="k"), scheduled
+    ),
+    "cancel task": Case(
+        lambda w: w.session.cancel_task("t"),
+        lambda w: w.session.delegate("w", "work", task_id="t"),
+        delegated,
+    ),
+    "delete": Case(
+        lambda w: w.runtime.delete_session("o"), lambda w: w.other.chat("look", message_id="m"), other_busy
+    ),
 }
 
 
-REPEATED = [CASES[name] for name in ("chat", "full", "create id", "ensure", "delegate", "schedule")]
+REPEATED = [
+    CASES[name]
+    for name in (
+        "chat",
+        "full",
+        "create id",
+        "ensure",
+        "delegate",
+        "schedule",
+        "run id",
+        "stream id",
+        "receive",
+        "unschedule",
+        "delete",
+    )
+]
 """Calls with an id: given again after a cancellation, they are confirmed, and done once."""
 
 
 async def repeat(world, case):
-    """Repeat a call when there is room; another caller may have made what it makes."""
+    """Repeat a call when there is room; another caller may have made what it makes, and a message have ended."""
     await world.session.wait_idle()
-    with suppress(SessionExists):
+    with suppress(SessionExists, Interrupted, AlreadyAnswered):
         await case.call(world)
 
 
