@@ -372,6 +372,8 @@ async def test_errors_that_no_repetition_mends(connect, dialect, reply, kind):
             ProviderUnavailable,
         ),
         ({"status_code": 200, "json": {"error": {"code": 429, "message": "x"}}}, RateLimited),
+        ({"status_code": 200, "json": {"error": {"code": "429", "message": "x"}}}, RateLimited),
+        ({"status_code": 200, "json": {"error": {"code": "9" * 5000, "message": "x"}}}, ProviderUnavailable),
         ({"status_code": 200, "json": {"error": "x"}}, ProviderUnavailable),
     ],
 )

@@ -144,6 +144,7 @@ def test_ids_are_known(key):
     assert [call.provider_id for call in steps({"id": None, key: "c1", "args": TO})] == ["c1"]
     (call,) = simple({key: "c1", "args": TO})
     assert call.arguments == TO
+    assert all(call.provider_id != 5 for call in steps({key: 5, "args": TO}))  # an id is text
 
 
 @pytest.mark.parametrize("form", ASKING)

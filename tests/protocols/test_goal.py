@@ -428,6 +428,9 @@ def test_circles_are_named():
 def test_loop_detection(recent, loops):
     """Case 11, with the alternation that was never found."""
     assert detect_action_loop(recent) is loops
+    assert not detect_action_loop(
+        ["a", "b", "a", "b"], max_recent=2
+    )  # three of them, where nothing alternates
 
 
 def test_the_system_prompt_never_moves():

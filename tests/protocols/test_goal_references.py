@@ -35,6 +35,19 @@ DONE = [
         ("{{tasks.9.output}}", "{{tasks.9.output}}"),
         ("{{tasks.0.output.zz}}", "{{tasks.0.output.zz}}"),
         ("{{tasks.0.output.results.7}}", "{{tasks.0.output.results.7}}"),
+        ("{{tasks.0.output.results.1}}", "{{tasks.0.output.results.1}}"),
+        ("{{tasks.3.output}}", "{{tasks.3.output}}"),
+        pytest.param(
+            f"{{{{tasks.{'9' * 5000}.output}}}}", f"{{{{tasks.{'9' * 5000}.output}}}}", id="far away"
+        ),
+        pytest.param(
+            f"{{{{tasks.0.output[{'9' * 5000}]}}}}", f"{{{{tasks.0.output[{'9' * 5000}]}}}}", id="far"
+        ),
+        pytest.param(
+            f"{{{{tasks.0.output.results[{'9' * 5000}]}}}}",
+            f"{{{{tasks.0.output.results[{'9' * 5000}]}}}}",
+            id="far in",
+        ),
         ("{{tasks.0.output.n.deeper}}", "{{tasks.0.output.n.deeper}}"),
         ("{{foo}}", "{{foo}}"),
         ("x {{tasks.9.output}} y", "x {{tasks.9.output}} y"),

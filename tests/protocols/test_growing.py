@@ -8,7 +8,7 @@ import pytest
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import Protocol, Say
 from actgent.protocols.goal import Goal
-from actgent.protocols.growing import SHORT, STEP
+from actgent.protocols.growing import SHORT, STEP, Growth
 from actgent.protocols.plan import Planning
 from actgent.protocols.react import ReAct
 from actgent.protocols.router import Router
@@ -222,3 +222,26 @@ def test_who_overrides_partial_alone_is_asked_for_it(kind):
     text = json.dumps({"messageType": "greeting", "content": "one\ntwo"})
     assert grown(kind(), text) == naive(kind(), text) == ["o", "n", "e"]
     assert grown(kind().with_output({"type": "object"}), text) == ["o", "n", "e"]
+
+
+def test_whoever_says_both_how_an_answer_grows_and_what_of_it_may_be_shown_is_asked_for_both():
+    """Only `partial` alone takes the place of an inherited `growth`."""
+
+    class Shouting(Simple):
+        def partial(self, text):
+            return text.upper()
+
+    class Silent(Simple):
+        def partial(self, text):
+            return text
+
+        def growth(self):
+            return Growth(lambda _: None)
+
+    class Plain(Simple):
+        pass
+
+    pieces = ['{"messageType": ', '"DIRECT_RESPONSE", "content": "hi"}']
+    assert "".join(grown(Shouting(), pieces)) == "".join(pieces).upper()
+    assert grown(Silent(), pieces) == []
+    assert Plain.growth is Simple.growth

@@ -72,11 +72,12 @@ def test_nested_fence_is_kept():
     assert outcomes(text) == outcomes(f"```json\n{text}\n```") == [Say(text=answer)]
 
 
-@pytest.mark.parametrize("value", [{"sum": 8}, 8, [1, 2], True])
+@pytest.mark.parametrize("value", [{"sum": 8}, 8, [1, 2], True, {"é": "ß"}])
 def test_other_values_as_final_answer(value):
     """14: an answer that is no text is shown as JSON, and is the reply's data."""
     (said,) = outcomes(json.dumps({"final_answer": value}))
     assert json.loads(said.text) == said.data == value
+    assert "\\u" not in said.text  # a person reads it
 
 
 # --- plans ---------------------------------------------------------------------------------------

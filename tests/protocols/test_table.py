@@ -68,6 +68,8 @@ def calls(outcomes):
         (15, '{"messageType":"zzz","content":"hi"}', "hi"),
         (16, '{"messageType":"creation","content":"x"}', "x"),
         (18, f"```json\n{GREETING}\n```", "hi"),
+        (1, "between [0 and", "between [0 and"),
+        (1, "{oops}", "{oops}"),
     ],
 )
 def test_bare_says(row, text, shown):

@@ -12,6 +12,7 @@ from actgent.protocols.plan.todo import (
     diff_text,
     diff_todo,
     next_item,
+    refined,
     run_status,
     status_mark,
     todo_text,
@@ -113,3 +114,13 @@ def test_long_texts_are_shortened():
     """To one line of the given length."""
     assert clipped("a  b\nc", 10) == "a b c"
     assert clipped("x" * 20, 10) == "xxxxxxx..."
+
+
+def test_a_refined_item_is_as_old_as_the_one_that_it_replaces():
+    """A new one is as old as it says."""
+    old = Plan(items=(attrs.evolve(A, created_at=5.0),))
+    new = Plan(items=(attrs.evolve(A, description="else", created_at=9.0), attrs.evolve(B, created_at=9.0)))
+    assert [(item.description, item.created_at) for item in refined(old, new).items] == [
+        ("else", 5.0),
+        ("second", 9.0),
+    ]

@@ -2,6 +2,7 @@
 
 import email.utils
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from actgent.errors import (
 from .secrets import Secrets
 
 Headers = Mapping[str, str]
+_STATUS = re.compile(r"[45][0-9]{2}")
 
 _WORDS: dict[str, type[ModelError]] = {
     "insufficient_quota": QuotaExhausted,
@@ -126,8 +128,10 @@ def _status_in(fields: Mapping[str, Any]) -> int | None:
     """The status that a gateway writes into its error object (OpenRouter: `code`, Azure: `status`)."""
     for key in ("status", "status_code", "code"):
         value = fields.get(key)
-        if isinstance(value, int | str) and str(value).isdecimal() and 400 <= int(value) < 600:  # noqa: PLR2004
-            return int(value)
+        if isinstance(value, str) and _STATUS.fullmatch(value):
+            value = int(value)
+        if isinstance(value, int) and 400 <= value < 600:  # noqa: PLR2004
+            return value
     return None
 
 

@@ -17,6 +17,8 @@ _REFERENCE = re.compile(
     r"\{\{\s*(?:tasks\.(?P<which>[\w-]+)|(?P<id>[A-Za-z_][\w-]*))\.output(?P<path>(?:\.[\w-]+|\[\d+\])*)\s*\}\}"
 )
 _STEP = re.compile(r"[\w-]+")
+_DIGITS = 9
+"""Digits of a place, at most; Python refuses to read a number of more than 4,300."""
 _MISSING = object()
 
 
@@ -64,13 +66,17 @@ class References:
 
     def _task(self, name: str, *, by_place: bool) -> PlannedTask | None:
         if by_place and name.isdecimal():
-            return self.tasks[int(name)] if int(name) < len(self.tasks) else None
+            return self.tasks[int(name)] if _is_place(name, self.tasks) else None
         return next((task for task in reversed(self.tasks) if task.id == name), None)
 
 
 def _member(value: Any, step: str) -> Any:
     if isinstance(value, dict):
         return value.get(step, _MISSING)
-    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+    if isinstance(value, list) and step.isdecimal() and _is_place(step, value):
         return value[int(step)]
     return _MISSING
+
+
+def _is_place(digits: str, values: Sequence[Any]) -> bool:
+    return len(digits) <= _DIGITS and int(digits) < len(values)
