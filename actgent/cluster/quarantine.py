@@ -4,6 +4,7 @@ What was unfinished when a node died is counted before any of it is opened, also
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -26,6 +27,8 @@ WATCHED = 30.0
 """Seconds for which a suspect is watched alone; then it goes on beside the next one."""
 LOOK = 0.2
 """Seconds between two looks at a suspect."""
+COUNTED = 2.0
+"""Seconds between two looks at which of those that were counted have ended what they were at."""
 KEPT_MS = 7 * 24 * 3_600_000
 """Milliseconds for which a notice waits for a reader."""
 POISON = "poison"
@@ -42,11 +45,14 @@ class Quarantine:
         self._withheld: dict[str, trio.Event] = {}
         """By the ids of their roots, what is set when they may be opened by others."""
         self._suspects = Batches[Suspect]()
+        self._counted = Batches[None]()
 
     async def run(self, runtime: Runtime) -> None:
         """Try suspects one after the other, until cancelled."""
         self._runtime = runtime
-        await self._suspects.run(self._try_all)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._suspects.run, self._try_all)
+            nursery.start_soon(partial(self._counted.run, self._forget_ended, together=COUNTED))
 
     async def count(self, partitions: Sequence[int], agents: Iterable[str], *, have_died: bool) -> None:
         """Find the suspects of partitions that were taken, from now on withheld; counts what is unfinished if their owner died.
@@ -60,6 +66,7 @@ class Quarantine:
         for suspect in await self._journal.suspects.count(slots, list(agents), has_died=have_died):
             self._withheld.setdefault(_root(suspect.key.session_id), trio.Event())
             self._suspects.put(suspect)
+        self._counted.put(None)
 
     def is_withheld(self, session_id: str) -> bool:
         """Return True for a session that nobody may open yet."""
@@ -70,6 +77,15 @@ class Quarantine:
         released = self._withheld.get(_root(session_id))
         if released is not None:
             await released.wait()
+
+    async def _forget_ended(self, _: Sequence[None]) -> None:
+        """Leave no session on the list, and counted the next time, that has gone on well; looks again while any is left."""
+        is_left = True
+        with suppress(JournalError):
+            slots = slots_of(self._journal.owned, self._journal.count)
+            is_left = await self._journal.suspects.forget_ended(slots, list(self._runtime.agents))
+        if is_left:
+            self._counted.put(None)
 
     # --- one suspect ---------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ INSERT INTO suspects AS s SELECT session_id, agent, slot, 1, 0, false FROM sessi
 ON CONFLICT (session_id, agent) DO UPDATE SET crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false
 """  # noqa: S608 - as above
 _SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
+_LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
 _MARK = "UPDATE suspects SET is_alone = %(is_alone)s WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _CLEAR = "DELETE FROM suspects WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _BURY = """
@@ -73,6 +74,12 @@ class SuspectTable:
             Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone)
             for session_id, agent, crashes, alone in rows
         ]
+
+    async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
+        """Take those off the list that have ended what they were at; returns True if others are left on it."""
+        values = {"slots": list(slots), "agents": list(agents)}
+        await self._table.execute(_FORGET, values)
+        return bool(await self._table.select(_LEFT, values))
 
     async def mark_alone(self, key: SessionKey, *, is_alone: bool) -> None:
         """A session is about to be opened alone, or goes on beside others."""

@@ -12,6 +12,8 @@ from pathlib import Path
 import attrs
 import trio
 
+from actgent.journal.postgres.cluster_tables import read_cluster_tables
+
 LIFE = Path(__file__).with_name("life.py")
 PATIENCE = 120
 """Seconds for which clients try again; each cut that loses an answer may cost 15 s of it, on a fast machine too."""
@@ -130,7 +132,7 @@ class Talks:
 
 @asynccontextmanager
 async def talking(nodes, *, count=30, messages=10, pause=0.1):
-    """A client in the middle of conversations for the block; then they are to end well, and all is as it was said."""
+    """A client in the middle of conversations for the block; then they are to end well, as it was said, and none is suspected."""
     talks = Talks()
     async with nodes.cluster.connect(patience=PATIENCE) as client:
         with trio.fail_after(2 * PATIENCE):
@@ -138,4 +140,7 @@ async def talking(nodes, *, count=30, messages=10, pause=0.1):
                 nursery.start_soon(talks.hold, client, count, messages, pause)
                 yield talks
         await talks.check(client)
+        with trio.fail_after(PATIENCE):
+            while (await read_cluster_tables(nodes.cluster.journal, nodes.cluster.pool)).suspects:
+                await trio.sleep(0.2)
     assert talks.done == count * messages
