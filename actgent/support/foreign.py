@@ -95,7 +95,7 @@ def _log_rest(error: BaseException, kind: str, name: str) -> None:
         _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)
 
 
-def own_words(error: BaseException) -> str | None:
+def readable_text(error: BaseException) -> str | None:
     """Read an exception's own words; None where they cannot be read, since a foreign `__str__` may raise anything."""
     try:
         return str(error)
@@ -115,7 +115,7 @@ def advice_on(error: BaseException) -> str:
     """Tell what to do about mistakes whose own words do not tell it; empty where there is nothing to add."""
     if not isinstance(error, (RuntimeError, TypeError, AttributeError)):
         return ""
-    text = own_words(error) or ""
+    text = readable_text(error) or ""
     if text.startswith(("no running event loop", "no current event loop", _FOREIGN_YIELD)):
         return ASYNCIO
     return ASYNCIO if isinstance(error, AttributeError) and _is_of_asyncio(error) else ""

@@ -14,7 +14,7 @@ import trio
 from actgent.errors import ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
-from actgent.support.foreign import failure_of, leaves, own_words
+from actgent.support.foreign import failure_of, leaves, readable_text
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.outputs.results import worded
@@ -50,7 +50,7 @@ class _Use:
         except BaseException as raised:  # noqa: BLE001 - the edge to foreign code: functions of the user
             self.error = failure_of(raised, "toolset", self.toolset.name)
             _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
-            self.withdraw(own_words(self.error) or type(self.error).__name__)
+            self.withdraw(readable_text(self.error) or type(self.error).__name__)
         else:
             self.error = None
 
