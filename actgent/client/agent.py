@@ -86,7 +86,7 @@ class RemoteAgent:
             request = RemoteRequest(operation="post_session", agent=self.name, body=body, key=new_secret())
             head = await self._link.calls.call(request)
         else:
-            head, is_repeated = await self._put(session_id, body)
+            head, is_repeated = await self._put(session_id, body, key=new_secret())
             if not (head["is_new"] or is_repeated):
                 raise SessionExists(self.name, session_id)
         session = self._session(head, after=1)
@@ -142,9 +142,16 @@ class RemoteAgent:
             head, after=_beginning(head, is_repeated=is_repeated) if after is None else after
         )
 
-    async def _put(self, session_id: str, body: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """Make a session of an id, or find it as it was made so; and whether an earlier try may have made it."""
-        request = RemoteRequest(operation="put_session", agent=self.name, session_id=session_id, body=body)
+    async def _put(
+        self, session_id: str, body: Mapping[str, Any], *, key: str = ""
+    ) -> tuple[Mapping[str, Any], bool]:
+        """Make a session of an id, or find it as it was made so; and whether an earlier try may have made it.
+
+        With a key what another one has made is refused.
+        """
+        request = RemoteRequest(
+            operation="put_session", agent=self.name, session_id=session_id, body=body, key=key
+        )
         head, is_repeated = await self._link.calls.call_told(request)
         return head, is_repeated or head["is_repeated"]
 

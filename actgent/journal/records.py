@@ -118,7 +118,8 @@ class Opened:
     is_described: bool = False
     """True: its first message is what it was opened with."""
     asker: str = ""
-    """The session of another pool that it works for: pool, agent and id, with `/` between them."""
+    """Who asked for it from outside: the session of another pool that it works for (pool, agent and id, with `/` between them), or
+    `made/` and a hash of the key that a client made it under."""
 
 
 @quick_init

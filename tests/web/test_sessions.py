@@ -29,6 +29,22 @@ async def test_a_key_makes_one_session(served):
     assert places[0] == places[1] != places[2]
 
 
+async def test_a_session_of_an_id_is_its_makers(served):
+    """PUT with an Idempotency-Key is answered again as the first time, also behind what was said; another key is refused."""
+
+    async def put(client, key):
+        return await client.put("/v1/sessions/s1", json={"agent": "clerk"}, headers={"idempotency-key": key})
+
+    async with served.client() as ada:
+        first = await put(ada, "k1")
+        again = await put(ada, "k1")
+        other = await put(ada, "k2")
+        plain = await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+    assert (first.status_code, again.status_code, plain.status_code) == (201, 201, 200)
+    assert first.json() == again.json() == plain.json()
+    assert (other.status_code, other.json()["type"]) == (409, "/errors/session-exists")
+
+
 async def test_a_session_is_looked_at_until_it_is_gone(served):
     """GET has what is known, 304 without news; after close it is closed, after DELETE a 404."""
     async with served.client() as ada, served.client("root") as root:

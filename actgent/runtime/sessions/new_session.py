@@ -41,6 +41,7 @@ class Given:
     notify: tuple[str, ...]
     is_transient: bool
     is_described: bool
+    asker: str
 
 
 def check_new(new: NewSession) -> None:
@@ -116,5 +117,5 @@ def opened_record(
         reports=context.task is not None and context.task.reports,
         deadline=0.0 if context.task is None else context.task.deadline,
         task="" if context.task is None else context.task.name,
-        asker="" if context.task is None else context.task.asker,
+        asker=given.asker if context.task is None else context.task.asker,
     )

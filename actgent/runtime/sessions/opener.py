@@ -107,6 +107,7 @@ class SessionOpener:
         history: Iterable[Former] = (),
         notify: Sequence[str] = (),
         is_described: bool = False,
+        asker: str = "",
     ) -> SessionContext:
         """A session that nobody has been told of yet.
 
@@ -134,7 +135,7 @@ class SessionOpener:
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
-            given = Given(deps is not None, tuple(notify), is_transient, is_described)
+            given = Given(deps is not None, tuple(notify), is_transient, is_described, asker)
             context.log.add(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
@@ -162,9 +163,10 @@ class SessionOpener:
         limits: Limits | None = None,
         history: Iterable[Former] = (),
         notify: Sequence[str] = (),
+        asker: str = "",
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext:
-        """See `Agent.create_session`; `notify` is `Opened.notify`, and `metadata` the first message's."""
+        """See `Agent.create_session`; `notify` and `asker` are those of `Opened`, and `metadata` the first message's."""
         if limits is not None:
             check_limits(limits)
         history = history if history == () else check_history(history)
@@ -187,6 +189,7 @@ class SessionOpener:
                 history=history,
                 notify=notify,
                 is_described=bool(description),
+                asker=asker,
             )
             if description or self.on_session or self.running.journal is not None:
                 await self._begin(context, description, metadata)

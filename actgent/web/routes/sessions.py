@@ -61,9 +61,9 @@ async def list_sessions(call: HTTPCall) -> Response:
 
 
 async def put_session(call: HTTPCall) -> Response:
-    """Make a session; the same body again changes nothing."""
-    session_id = check_client_id("the id of a session", call.path["id"])
-    head, is_new = await _make(call, session_id)
+    """Make a session; the same body again changes nothing. With a key it is made once, and only its maker hears so again."""
+    session_id, key = check_client_id("the id of a session", call.path["id"]), call.header("idempotency-key")
+    head, is_new = await _make(call, session_id, asker=f"made/{id_of_key(call, key)}" if key else "")
     return JSON(_made(call, head), status_code=201 if is_new else 200)
 
 
@@ -81,8 +81,8 @@ def id_of_key(call: HTTPCall, key: str) -> str:
     return hashlib.blake2b(words.encode(), digest_size=16, person=b"actgent.session").hexdigest()
 
 
-async def _make(call: HTTPCall, session_id: str) -> tuple[SessionSummary, bool]:
-    """Make a session, or find that it was made just so before."""
+async def _make(call: HTTPCall, session_id: str, *, asker: str = "") -> tuple[SessionSummary, bool]:
+    """Make a session, or find that it was made just so before; whether it is the asker's."""
     body, reach = call.body, call.gateway.reach
     owner, opener = _owner_of(call), reach.known_opener(call.body["agent"])
     limits = Limits(**body["limits"]) if "limits" in body else None
@@ -94,9 +94,10 @@ async def _make(call: HTTPCall, session_id: str) -> tuple[SessionSummary, bool]:
             on_busy=body.get("on_busy"),
             limits=limits,
             notify=_notify_of(call),
+            asker=asker,
         )
     except SessionExists:
-        return await _same(call, session_id, owner), False
+        return await _same(call, session_id, owner, asker=asker), bool(asker)
     await _settle_mode(face_of(context), body.get("mode"))
     return await reach.head(call.caller, session_id, body["agent"]), True
 
@@ -139,8 +140,8 @@ def _check_mode(opener: Any, mode: str | None) -> None:
         raise Problem("invalid", "the agent has no mode of this name")
 
 
-async def _same(call: HTTPCall, session_id: str, owner: str) -> SessionSummary:
-    """The session of this id, if it was made with the same words for the same owner.
+async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> SessionSummary:
+    """The session of this id, if it was made with the same words for the same owner, and by the asker if one is named.
 
     Raises:
         Problem: it was not.
@@ -157,7 +158,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str) -> SessionSummary:
     bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
-    if opened.notify != _notify_of(call):
+    if opened.notify != _notify_of(call) or (asker and opened.asker != asker):
         raise taken
     if "mode" in body and not head.closed:
         await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])
@@ -232,6 +233,9 @@ ENDPOINTS = (
         scope="chat",
         body=NEW_SESSION,
         statuses=(201, 200),
+        headers={
+            "Idempotency-Key": "The same key again is the same request, answered as the first one; another one is refused with 409."
+        },
     ),
     Endpoint(
         verb="GET",
