@@ -1,6 +1,6 @@
 """How processes come into a cluster: as nodes, which serve agents, and as clients."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import trio
@@ -8,6 +8,8 @@ import trio
 from actgent.client.connecting import Client, open_client
 from actgent.client.hearing import ServerLink
 from actgent.client.session import RemoteSession
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import quoted
 from actgent.journal.membership import ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal
 from actgent.llm.governor import ShareLender
@@ -79,6 +81,17 @@ class Member:
             tasks = PoolTasks(runtime.agents, node.pool)
             application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
             await node.run(runtime, application, task_status=task_status)
+
+    async def host(self, agents: Collection[str]) -> None:
+        """Have agents hosted by our pool; see `Membership`."""
+        taken = await self.journal.hosts.claim(agents)
+        if taken:
+            agent, pool = next(iter(taken.items()))
+            raise ConfigurationError(
+                f"agent {quoted(agent)} of this database is hosted by pool {quoted(pool)}, so the nodes of pool "
+                f"{quoted(self.node.pool)} may not go on with its sessions: give each pool a schema of its own (?schema= in journal=), "
+                f"or call the agent otherwise; where it is to move here, `actgent cluster release {agent} --pool {pool}`"
+            )
 
     def statistics(self) -> ClusterStatistics:
         """How the node is."""

@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -66,6 +66,14 @@ class Membership(Protocol):
     async def serve(self, runtime: Any, *, task_status: trio.TaskStatus[None]) -> None:
         """Serve sessions with the agents of a `Runtime`, as long as it is not cancelled."""
 
+    async def host(self, agents: Collection[str]) -> None:
+        """Have agents hosted by our pool.
+
+        Raises:
+            ConfigurationError: another pool of the same journal hosts one of them.
+            JournalFailed: the database does not answer.
+        """
+
     def statistics(self) -> ClusterStatistics:
         """How this process is as a node."""
 
@@ -74,6 +82,12 @@ class Membership(Protocol):
 
     async def leave(self, grace: float) -> None:
         """Hand over what is served here, within so many seconds."""
+
+
+async def hosted(membership: Membership | None, agents: Collection[str]) -> None:
+    """Have our pool host agents, where there are pools; raises as `Membership.host`."""
+    if membership is not None:
+        await membership.host(agents)
 
 
 @asynccontextmanager

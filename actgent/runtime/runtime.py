@@ -35,7 +35,7 @@ from actgent.errors import (
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
-from actgent.journal.membership import LEAVING_GRACE, Membership, open_membership
+from actgent.journal.membership import LEAVING_GRACE, Membership, hosted, open_membership
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Record
 from actgent.journal.wrapped import Redact, RedactedJournal, RelaxedJournal, check_redact
@@ -147,7 +147,7 @@ class Runtime(Insight, Ratings, Moving):
         calls an agent which does not run waits for its start: until `ready`, or 10 s after the last start.
 
         Raises:
-            ConfigurationError: an agent of this name runs here, or this agent runs elsewhere; none of them was started.
+            ConfigurationError: an agent of this name runs here or in another pool of this database, or this agent runs elsewhere.
             ToolsetUnavailable: a required toolset could not be connected; none of the agents was started.
             UsageError: the runtime's block is being left, or was.
         """
@@ -169,8 +169,9 @@ class Runtime(Insight, Ratings, Moving):
         return agent
 
     async def _equip(self, agents: "Sequence[Startable]") -> None:
-        """Connect the toolsets of agents, which serve from then on; if one that is required fails, they stop."""
+        """Connect the toolsets of agents, which serve from then on; if that or `hosted` fails, they stop."""
         try:
+            await hosted(self.membership, [agent.name for agent in agents])
             for agent in agents:
                 await agent.open_toolsets(self)
         except BaseException:

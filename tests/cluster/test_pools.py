@@ -23,6 +23,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.cluster.operations.changing import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
 from actgent.journal.records import Spent
@@ -343,3 +344,38 @@ async def test_nobody_else_reaches_the_session_of_a_task():
                 assert "another session" in (await verb).refused
             session = await there.agents.agent("writer").open_session("hers", owner="eve")
             assert session.status == "idle"
+
+
+async def test_agents_of_one_name_are_hosted_by_one_pool_of_a_schema():
+    """Another one is refused, and starts nothing; each may have its own where it has a schema of its own."""
+    async with open_pools() as (editors, writers), editors.node(writing()) as here:
+        await here.start(PoolAgent("reader", pool="readers"))
+        for agent, name in ((writing(), "writer"), (PoolAgent("reader", pool="readers"), "reader@readers")):
+            with pytest.raises(ConfigurationError, match="give each pool a schema of its own") as refused:
+                async with writers.node(BareAgent("other", llm=ScriptedLLM(["x"])), agent):
+                    pytest.fail("two pools host it")
+            assert f"agent '{name}' of this database is hosted by pool '{editors.pool}'" in str(refused.value)
+        async with editors.node(writing()), open_cluster() as apart, apart.node(writing()) as there:
+            assert "writer" in there.agents
+
+
+async def test_an_agent_changes_its_pool_with_its_sessions():
+    """Once no node of the old pool hosts it, and a person has released it."""
+    async with open_pools() as (editors, writers):
+        place = (editors.journal, editors.broker)
+        async with editors.node(writing()), editors.connect() as client:
+            session = await client.agent("writer").create_session("ada", session_id="s1")
+            await session.chat("a poem")
+            await session.wait_idle()
+            with pytest.raises(ConfigurationError, match="is hosted by"):
+                await release(*place, editors.pool, "writer")
+        with pytest.raises(ConfigurationError, match="hosts no agent 'wroter'"):
+            await release(*place, editors.pool, "wroter")
+        await release(*place, editors.pool, "writer")
+        async with writers.node(writing()), writers.connect() as client:
+            session = await client.agent("writer").open_session("s1")
+            assert (await client.agent("writer").run("more", session=session)).text == "written: more"
+            assert (await session.messages()).total == 4
+        with pytest.raises(ConfigurationError, match="is hosted by pool"):
+            async with editors.node(writing()):
+                pytest.fail("two pools host it")

@@ -26,7 +26,9 @@ def node(target: str, /, *, name: str | None = None, place: ClusterPlace | None 
     return run_command(lambda terminal, shutdown: serve_node(options, terminal, shutdown))
 
 
-clusters = App(name="cluster", help="Look after a cluster: status, drain, dead, repartition, finish-upgrade.")
+clusters = App(
+    name="cluster", help="Look after a cluster: status, drain, dead, repartition, release, finish-upgrade."
+)
 app.command(clusters)
 
 
@@ -76,6 +78,21 @@ def cluster_repartition(partitions: Count, *, place: ClusterPlace | None = None)
 
     where = place or ClusterPlace()
     return run_command(lambda terminal, _: change_partitions(where, partitions, terminal))
+
+
+@clusters.command(name="release")
+def cluster_release(agent: str, /, *, place: ClusterPlace | None = None) -> int:
+    """Let another pool of the same database host an agent, and go on with its sessions, once no node of this pool hosts it.
+
+    Args:
+        agent: Its name.
+        place: Where the cluster is, and which pool has hosted it so far.
+    """
+    check_cluster_extra()
+    from actgent.cli.serving.cluster import release_agent  # noqa: PLC0415
+
+    where = place or ClusterPlace()
+    return run_command(lambda terminal, _: release_agent(where, agent, terminal))
 
 
 @clusters.command(name="finish-upgrade")

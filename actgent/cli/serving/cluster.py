@@ -6,7 +6,7 @@ import attrs
 import orjson
 
 from actgent.cli.terminal import Terminal, one_line
-from actgent.cluster.operations.changing import finish_upgrade, repartition
+from actgent.cluster.operations.changing import finish_upgrade, release, repartition
 from actgent.cluster.operations.dead import drop_message, retry_dead
 from actgent.cluster.operations.watching import (
     ClusterStatus,
@@ -76,6 +76,13 @@ async def change_partitions(place: ClusterPlace, partitions: int, terminal: Term
     """Give a pool another number of partitions while no node runs."""
     moved = await repartition(place.journal_url(), place.broker_url(), place.pool, partitions)
     terminal.notice(f"there are {partitions} partitions, and {moved} requests have changed their queue")
+    return 0
+
+
+async def release_agent(place: ClusterPlace, agent: str, terminal: Terminal) -> int:
+    """Let another pool of the same database host an agent."""
+    await release(place.journal_url(), place.broker_url(), place.pool, agent)
+    terminal.notice(f"the pool that starts {one_line(agent, 100)} next goes on with its sessions")
     return 0
 
 

@@ -12,7 +12,7 @@ from actgent.cluster.queues import partition_queue
 from actgent.cluster.wire import WireRequest, carried_over, decode_message, session_named
 from actgent.errors import ConfigurationError, WireError
 from actgent.errors.printable import quoted
-from actgent.journal.postgres import layout as layouts, partition_of_slot, slot_of
+from actgent.journal.postgres import forget_host, layout as layouts, partition_of_slot, slot_of
 from actgent.support.logs import Each, logger_of
 
 from .watching import open_cluster_watch
@@ -45,6 +45,23 @@ async def finish_upgrade(journal: str, broker: str, pool: str) -> int:
         )
     await layouts.raise_form(journal, pool, layouts.READS)
     return layouts.READS
+
+
+async def release(journal: str, broker: str, pool: str, agent: str) -> None:
+    """Let another pool of the same database go on with the sessions of an agent, once no node of this one hosts it.
+
+    Raises:
+        ConfigurationError: a node that is there hosts it, or the pool never did.
+        BrokerLost, JournalFailed: nothing has changed.
+    """
+    async with open_cluster_watch(broker, pool) as watch:
+        nodes = (await watch.nodes()).values()
+    if hosting := [each.node for each in nodes if agent in each.agents]:
+        raise ConfigurationError(
+            f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: drain and end them, or start them without it, first"
+        )
+    if not await forget_host(journal, agent, pool):
+        raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")
 
 
 async def repartition(journal: str, broker: str, pool: str, partitions: int) -> int:

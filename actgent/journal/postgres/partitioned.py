@@ -23,6 +23,7 @@ from actgent.messages import new_secret
 from . import layout as layouts, statements
 from .allowances import AllowanceTable
 from .connecting import OPTIONS, Connection, in_transaction, one_row
+from .hosts import HostTable
 from .journal import WRITING, PostgresJournal
 from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .ownership_table import OwnershipTable
@@ -75,6 +76,7 @@ class PartitionedJournal(PostgresJournal):
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
         self.suspects = SuspectTable(self._table)
         self.allowances = AllowanceTable(self._table)
+        self.hosts = HostTable(self._table, pool)
         self._backend: tuple[Any, ...] | None = None
         """The writer's process on the server."""
 

@@ -103,6 +103,8 @@ MIGRATIONS: Sequence[str] = (
         leases jsonb NOT NULL, lent double precision NOT NULL, held double precision NOT NULL, PRIMARY KEY (door, kind)
     );
     """,
+    # Of a cluster, too: which pool goes on with the sessions of an agent.
+    'CREATE TABLE hosts (agent text COLLATE "C" PRIMARY KEY, pool text NOT NULL)',
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 
