@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from actgent import (
+    Approve,
     BareAgent,
     ConfigurationError,
     LimitReached,
@@ -379,3 +380,71 @@ async def test_an_agent_changes_its_pool_with_its_sessions():
         with pytest.raises(ConfigurationError, match="is hosted by pool"):
             async with editors.node(writing()):
                 pytest.fail("two pools host it")
+
+
+async def test_what_a_task_of_another_pool_took_counts_for_who_asked():
+    """In the usage of the answer, of the asking session and of those above it, also after a restart, and where it failed."""
+
+    @tool
+    def look(place: str) -> str:
+        """Look at a place."""
+        return place
+
+    def looking(chat):
+        call = ToolCall("look", {"place": "here"})
+        return Answer(parts=(call,), stop="tool_use", usage=Usage(input_tokens=7, output_tokens=5))
+
+    greedy = BareAgent("greedy", llm=ScriptedLLM(looking), tools=[look])
+    async with open_pools() as (editors, writers), writers.node(writing(), greedy):
+        writer = PoolAgent("writer", pool=writers.pool)
+        other = PoolAgent("greedy", pool=writers.pool, limits=Limits(model_calls=1))
+        editor, chief = delegating("editor", [writer.as_tool()]), delegating("chief", [other.as_tool()])
+        async with node(editors, editor, chief):
+            failing = await chief.create_session("ada")
+            assert "failed (limit)" in (await chief.run("a poem", session=failing)).text
+            assert failing.usage.children == Usage(input_tokens=7, output_tokens=5)
+            reply = await writer.run("a letter")
+            assert (reply.usage.total.input_tokens, reply.usage.total.output_tokens) == (7, 5)
+            session = await editor.create_session("ada", session_id="s1")
+            await editor.run("a poem", session=session)
+            assert session.usage.children == Usage(input_tokens=7, output_tokens=5)
+            own = session.usage.total.input_tokens - 7
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor):
+            session = await editor.open_session("s1")
+            assert session.usage.children == Usage(input_tokens=7, output_tokens=5)
+            assert session.usage.total.input_tokens == own + 7
+
+
+async def test_people_decide_on_calls_of_another_pools_agent_there():
+    """They are listed and answered by clients and nodes of its pool, and not by those of who asks, which waits for them."""
+
+    @tool(approval=True)
+    def publish(text: str) -> str:
+        """Publish a text."""
+        return f"published {text}"
+
+    def publishing(chat):
+        last = said(chat)
+        return last.content if isinstance(last, ToolResult) else ToolCall("publish", {"text": last})
+
+    there = BareAgent("writer", llm=ScriptedLLM(publishing), tools=[publish])
+    async with open_pools() as (editors, writers), writers.node(there) as other, writers.connect() as client:
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor = delegating("editor", [writer.as_tool()])
+        async with node(editors, editor) as runtime, trio.open_nursery() as nursery:
+            session, answers = await editor.create_session("ada"), []
+            session.on_conversation(lambda reply: answers.append(reply.text))
+            nursery.start_soon(session.chat, "a poem")
+            while not (found := await client.approvals()):  # noqa: ASYNC110 - the other pool is asked
+                await trio.sleep(0.05)
+            assert [each.id for each in await other.approvals()] == [found[0].id]
+            assert (session.approvals, await runtime.approvals()) == ((), ())
+            assert (await client.agent("writer").resume({found[0].id: Approve()})).text == "published a poem"
+            await until(lambda: answers)
+            assert answers == ["editor got published a poem"]
+            await closed(other)
+            (task,) = await other.sessions(agent="writer")
+            assert (task.state, task.owner) == ("closed", f"editor@{editors.pool}")
+            assert (await runtime.sessions(agent=writer.name))[0].state == "closed"

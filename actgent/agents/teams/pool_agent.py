@@ -22,7 +22,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError, Stopped
 from actgent.journal.records import Answered, Said
 from actgent.llm.base import LLM, Answer, Chat, OnText
-from actgent.messages import Failure, Message, Reply, Sender, new_secret, to_parts
+from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare import Bare
 from actgent.runtime.delegation.pools import GRANTED, PoolReport, Pools, PoolTask, amounts_of, chain_of
 from actgent.runtime.runtime import Runtime
@@ -31,6 +31,7 @@ from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.tools.base import Tool
+from actgent.turns.calls.model_calls import tell_parents
 from actgent.turns.core import AgentCore
 
 ASKED = "asked"
@@ -140,20 +141,25 @@ class _Asking:
             LimitReached: nothing is left of a limit that could be granted.
         """
         order = context.seen_state.get(_key(turn.message.id)) or await self._make_order(context, turn)
-        if (known := order.get("report")) is None:
-            turn.control.blame = UNREACHABLE
-            with slot_lent():
-                report = await self.pools.ask(
-                    self.agent.pool, self._task(context, turn, order), patience=self.agent.patience
-                )
-            if report.refused:  # then it is given up as one that fails otherwise
-                raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
-            turn.control.blame = "internal"
-            known = await _settle(context, turn.message.id, order, report)
+        if "report" not in order:
+            order = await _settle(context, turn.message.id, order, await self._ask(context, turn, order))
+        known = order["report"]
         if known["failed"] is not None:
             turn.control.blame = known["failed"]
             raise _failure(self.agent, known)
-        return _say(context, turn, order, known, self.agent.name)
+        return _say(context, turn, order, self.agent.name)
+
+    async def _ask(self, context: SessionContext, turn: Turn, order: Mapping[str, Any]) -> PoolReport:
+        """What the task comes to; raises `RemoteError` where it was never begun."""
+        turn.control.blame = UNREACHABLE
+        with slot_lent():
+            report = await self.pools.ask(
+                self.agent.pool, self._task(context, turn, order), patience=self.agent.patience
+            )
+        if report.refused:  # then it is given up as one that fails otherwise
+            raise RemoteError(f"pool {self.agent.pool!r} refused a task: {report.refused}")
+        turn.control.blame = "internal"
+        return report
 
     async def give_up(self, context: SessionContext, message_id: str) -> None:
         """Have a task stopped, if it was given and nobody knows what it came to."""
@@ -254,21 +260,33 @@ def _said_together(turn: Turn) -> Message:
 async def _settle(
     context: SessionContext, message_id: str, order: Mapping[str, Any], report: PoolReport
 ) -> Mapping[str, Any]:
-    """Note what a task came to, and then give back what it left over: a crash in between loses that, and spends nothing twice."""
+    """Note what a task came to, and then give back what it left over: a crash in between loses that, and spends nothing twice.
+
+    Returns what is known of the task by then.
+    """
     answered = report.answered
     known: dict[str, Any] = {"text": report.refused, "failed": UNREACHABLE, "shortfall": "", "is_json": False}
     if answered is not None:
         known = attrs.asdict(answered)
         del known["message_id"]
-    turn = context.turn
+    turn, order = context.turn, {**order, "report": known, "usage": attrs.asdict(report.usage)}
     with trio.CancelScope(shield=True):
-        context.state.dispatch((_key(message_id), {**order, "report": known}))
+        context.state.dispatch((_key(message_id), order))
         if context.log is not None:
             await context.log.flush()
         if turn is not None and turn.budget is not None and report.spent is not None:
             rest = amounts_of(order["limits"]) - amounts_of(report.spent)
             turn.budget.give_back(rest, now=trio.current_time())
-    return known
+    if turn is not None and known["failed"] is not None:  # no record of an answer will have it
+        _count(context, turn, report.usage)
+    return order
+
+
+def _count(context: SessionContext, turn: Turn, usage: Usage) -> None:
+    """Count what a task took for the session that gave it, and for those that this one works for."""
+    turn.progress.usage = turn.progress.usage.with_child(usage)
+    context.conversation.usage = context.conversation.usage.with_child(usage)
+    tell_parents(context, usage)
 
 
 def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
@@ -276,11 +294,19 @@ def _failure(agent: PoolAgent, known: Mapping[str, Any]) -> RemoteError:
     return RemoteError(f"agent {agent.agent!r} of pool {agent.pool!r}: {known['text']}")
 
 
-def _say(
-    context: SessionContext, turn: Turn, order: Mapping[str, Any], known: Mapping[str, Any], agent: str
-) -> Reply:
+def _note(context: SessionContext, turn: Turn, said: Message, usage: Usage) -> None:
+    """Put an answer into the record, with what it took."""
+    turn.answer.id = said.id
+    context.conversation.append(said)
+    _count(context, turn, usage)
+    if context.log is not None:
+        taken = NO_USAGE.with_child(usage)
+        context.log.add(Said(message=said, stop="end", calls=turn.progress.calls, usage=taken))
+
+
+def _say(context: SessionContext, turn: Turn, order: Mapping[str, Any], agent: str) -> Reply:
     """The answer of the other pool, in the record, too, unless it stands there since before a restart."""
-    answer = Answered(message_id=turn.message.id, **known)
+    answer, usage = Answered(message_id=turn.message.id, **order["report"]), Usage(**order.get("usage", {}))
     said = Message(
         id=f"{order['session_id']}/reply",
         session_id=context.id,
@@ -291,9 +317,7 @@ def _say(
     )
     last = context.conversation.last_message
     if last is None or last.id != said.id:
-        turn.answer.id = said.id
-        context.conversation.append(said)
-        if context.log is not None:
-            context.log.add(Said(message=said, stop="end", calls=turn.progress.calls))
+        _note(context, turn, said, usage)
     data = json.loads(answer.text) if answer.is_json else None
-    return Reply(id=said.id, text=answer.text, data=data, message_type=answer.shortfall or None)
+    taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
+    return Reply(id=said.id, text=answer.text, data=data, message_type=kind, usage=taken)

@@ -25,11 +25,12 @@ from actgent.journal.records import (
     Closed,
     Ended,
     Record,
+    Said,
     Spent,
     TurnOptions,
     message_id_of,
 )
-from actgent.messages import Message, Sender
+from actgent.messages import NO_USAGE, Message, Sender, Usage
 from actgent.runtime.directory import Directory
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import awaited_by, names_of_waiters
@@ -83,6 +84,8 @@ class PoolReport:
     """None: it is at work, or its session is not closed."""
     spent: Mapping[str, float] | None = None
     """What it took of what was granted; None: it may take more, so nothing is left over for the asker."""
+    usage: Usage = NO_USAGE
+    """What its session and those below it took, as far as it is known; for figures, where `spent` is for limits."""
     refused: str = ""
     """Why it was never begun."""
 
@@ -217,7 +220,7 @@ class PoolTasks:
             if opened is not None and opened.asker != task.asker:
                 raise SessionExists(task.agent, task.session_id)
             if any(isinstance(each, Closed) for each in records):
-                return PoolReport(answered=_answer_of(task, records), spent=_spent_of(records))
+                return _report_of(task, records)
             context = opener.running.sessions.get(task.session_id)
             answered = answer_in(records)
             if answered is not None and context is not None and context.reports_due:
@@ -273,6 +276,10 @@ def _limits_of(granted: Mapping[str, float]) -> Limits | None:
     return Limits(**whole)  # type: ignore[arg-type]  # checked there
 
 
+def _report_of(task: PoolTask, records: Sequence[Record]) -> PoolReport:
+    return PoolReport(answered=_answer_of(task, records), spent=_spent_of(records), usage=_usage_of(records))
+
+
 def _answer_of(task: PoolTask, records: Sequence[Record]) -> Answered:
     message_id = message_id_of(task.session_id)
     if (answered := answer_in(records)) is not None:
@@ -286,6 +293,11 @@ def _answer_of(task: PoolTask, records: Sequence[Record]) -> Answered:
 def _spent_of(records: Sequence[Record]) -> Mapping[str, float]:
     """What was taken from the bounds of a session as a whole."""
     return spent_in([each for each in records if isinstance(each, Spent) and not each.turn]).used
+
+
+def _usage_of(records: Sequence[Record]) -> Usage:
+    """What the model calls of a session and of those below it took."""
+    return sum((each.usage for each in records if isinstance(each, Said)), NO_USAGE).total
 
 
 def amounts_of(figures: Mapping[str, float]) -> Amounts:

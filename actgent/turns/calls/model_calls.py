@@ -263,10 +263,10 @@ def _count_usage(context: SessionContext, turn: Turn, usage: Usage) -> None:
     turn.progress.usage += usage
     context.conversation.usage += usage
     if context.parent is not None:
-        _tell_parents(context, usage)
+        tell_parents(context, usage)
 
 
-def _tell_parents(context: SessionContext, usage: Usage) -> None:
+def tell_parents(context: SessionContext, usage: Usage) -> None:
     """Count what a session took for those that it works for, too."""
     parent = context.parent
     while parent is not None:
