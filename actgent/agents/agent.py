@@ -790,7 +790,7 @@ class Agent(Generic[DataT_co, DepsT]):
     def _own(self, options: CallOptions) -> list[str]:
         """Name what of these options was given for one run alone."""
         plain = self._defaults.options
-        names = (field.name for field in attrs.fields(CallOptions))
+        names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
         return [name for name in names if getattr(options, name) is not getattr(plain, name)]
 
     # --- people ------------------------------------------------------------------------------

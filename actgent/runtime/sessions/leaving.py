@@ -45,11 +45,15 @@ def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:
     Raises:
         ConfigurationError: something was; the text names it.
     """
-    if names := [name for name, value in given.items() if value not in (None, (), [])]:
+    if names := [name for name, value in given.items() if not _is_nothing(value)]:
         raise ConfigurationError(
             f"{', '.join(names)}: this cannot be sent to the node where the session lives; leave it out, or "
             "take a session that lives here, as create_session() without session_id= makes them"
         ) from moved
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or (isinstance(value, tuple | list) and not value)
 
 
 @attrs.define(eq=False)

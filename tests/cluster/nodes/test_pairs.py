@@ -13,6 +13,7 @@ from actgent import (
     RemoteSession,
     Session,
     SessionExists,
+    SessionNotFound,
     Suspended,
 )
 
@@ -114,8 +115,28 @@ async def test_a_node_has_the_sessions_of_others(pair):
         assert (await one.resume({waits.value.ids[0]: Approve()}, by="bo")).text == "done: deployed to mars"
         with pytest.raises(ConfigurationError, match="limits: this cannot be sent"):
             await one.run("x", session=session, limits=Limits(tokens=9))
+        await check_what_stays(one, pair.id_at(pair.two), session)
         await session.aclose()
         assert pair.models[0].asked == []
+
+
+async def check_what_stays(agent, session_id, there):
+    """What cannot be sent is refused by its name, before anything is made; what says nothing is no matter."""
+    given = {"deps": {"a": 1}, "history": [{"role": "user", "content": "x"}], "prompt": "x"}
+    for name, value in given.items():
+        with pytest.raises(ConfigurationError, match=f"{name}: this cannot be sent to the node"):
+            await agent.create_session("ada", session_id=session_id, **{name: value})
+    for name in ("deps", "history"):
+        with pytest.raises(ConfigurationError, match=f"{name}: this cannot be sent to the node"):
+            await agent.ensure_session("ada", session_id, **{name: given[name]})
+    with pytest.raises(ConfigurationError, match="deps: this cannot be sent to the node"):
+        await agent.open_session(there.id, deps={"a": 1})
+    with pytest.raises(ConfigurationError, match="deps: this cannot be sent to the node"):
+        await agent.run("x", session=there, deps={"a": 1})
+    with pytest.raises(SessionNotFound):
+        await agent.open_session(session_id)
+    made = await agent.create_session("ada", session_id=session_id, history=[], deps=None, parent=None)
+    assert isinstance(made, RemoteSession)
 
 
 async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
