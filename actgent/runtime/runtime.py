@@ -583,7 +583,9 @@ def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cl
         ConfigurationError: several processes own the journal.
     """
     if quotas is not None and (is_cluster or (isinstance(journal, Journal) and journal.is_shared)):
-        raise ConfigurationError("quotas= are counted in one process: leave them out, or broker=")
+        raise ConfigurationError(
+            "quotas= are counted in one process: leave them out, or broker=; limits= of sessions and runs hold in a cluster, too"
+        )
 
 
 @async_block(OF_RUNTIMES)

@@ -318,3 +318,13 @@ async def test_nodes_share_what_their_models_declare(open_cluster):
         assert [row[:2] for row in rows] == [(door.door, "requests"), (door.door, "tokens")]
         assert rows[0][2] <= 60 - 1
         assert {each.kind: each.capacity for each in door.buckets} == {"requests": 60, "tokens": 6000}
+
+
+async def test_what_holds_for_each_node_is_said_where_somebody_declares_it(caplog):
+    """Once, by the name of the door; nothing is said of a governor that has no number of its own."""
+    lender = ShareLender(None)
+    own, plain = Governor(concurrency=4, requests_per_minute=60), Governor(requests_per_minute=60)
+    for governor in (own, plain, own):
+        governor.share(lender, "api.example.com")
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith("Governor(concurrency=4) of api.example.com holds for each node of the cluster")

@@ -24,6 +24,7 @@ from actgent.errors import ConfigurationError, ModelError, RateLimited, UsageErr
 from actgent.llm.base import Chat
 from actgent.llm.doors import BucketStatistics, DoorStatistics, GovernorStatistics, LaneStatistics, Lender
 from actgent.messages import NO_USAGE, Usage
+from actgent.support.logs import Each, logger_of
 
 from .admission import Admissions, Lane
 from .queue import AGE_STEP, Call
@@ -31,10 +32,13 @@ from .rate_limits import Bucket, Headers
 from .shares import Limit, Share
 
 MINUTE = 60.0
+CONCURRENCY = 1000
+"""Calls at once of one process, where nobody says."""
 _COUNTED = 10_000
 """Calls that wait, at most, of which the cost is counted to ask for a share."""
 _RECOVERY = 0.5
 """Of the period: how long the window takes back to the size that was refused."""
+_log = logger_of(__name__)
 
 
 class Governor:
@@ -48,7 +52,7 @@ class Governor:
         *,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
-        concurrency: int = 1000,
+        concurrency: int = CONCURRENCY,
         first_window: int = 100,
         burst: float = 0.1,
         period: float = MINUTE,
@@ -63,7 +67,7 @@ class Governor:
         Args:
             requests_per_minute: What the provider grants; None finds it out.
             tokens_per_minute: The same for tokens, of requests and answers together.
-            concurrency: The most calls at once.
+            concurrency: The most calls at once; in a cluster those of each node.
             first_window: Calls at once as long as nothing is known; it grows with each answer until a refusal.
             burst: The share of a minute's allowance that may be spent at once. 1 suits a provider that grants a
                 minute's worth in one go; what its headers say is obeyed in any case.
@@ -110,6 +114,7 @@ class Governor:
         self._leader: Call | None = None
         self._alarm = trio.CancelScope()
         self._waited = 0.0
+        self._has_warned = False
 
     @property
     def counts_tokens(self) -> bool:
@@ -270,7 +275,11 @@ class Governor:
     # --- several processes -------------------------------------------------------------------
 
     def share(self, lender: Lender, door: str) -> None:
-        """Share with other processes what the user granted a minute, until the lender ends; what is learnt stays this one's."""
+        """Share with other processes what the user granted a minute, until the lender ends; what is learnt stays this one's.
+
+        So does `concurrency`: calls that run cannot be taken back from a process that hangs, so nobody could lend their places.
+        """
+        self._warn_of_concurrency(door)
         if self._lender is not None or not any(self._declared()):
             return
         self._begin()
@@ -280,6 +289,17 @@ class Governor:
             lender.add(share, self._name or door)
         self._admissions.buckets = self._shares
         self._admit_next()
+
+    def _warn_of_concurrency(self, door: str) -> None:
+        """Say once that what was declared holds for each process, as what is granted a minute does not."""
+        if self._admissions.concurrency != CONCURRENCY and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "Governor(concurrency=%d) of %s holds for each node of the cluster; requests_per_minute= and tokens_per_minute= "
+                "hold for all of them together",
+                self._admissions.concurrency,
+                Each(self._name or door),
+            )
 
     def _new_share(self, kind: str, rate: float, capacity: float) -> Share:
         return Share(
