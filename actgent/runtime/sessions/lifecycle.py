@@ -175,16 +175,12 @@ class SessionLifecycle:
         context.mail.pending += len(messages)
         if messages:
             self.sessions.mark_active(context)
-        waiting = list(messages)
-        if (
-            context.checkpoint is not None
-            and context.approvals is not None
-            and context.approvals.is_suspended
-        ):
-            context.mail.pending += len(context.checkpoint.joined)
+        waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
+        if checkpoint is not None and approvals is not None and approvals.is_suspended:
+            context.mail.pending += len(checkpoint.joined)
             self.runner.restore(context, waiting.pop(0))
-        elif context.checkpoint is not None:
-            context.mail.pending += len(context.checkpoint.joined)
+        elif checkpoint is not None:
+            context.mail.pending += len(checkpoint.joined)
             acceptance = context.mail.take(waiting.pop(0))
             self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
         for place, message in enumerate(waiting):
@@ -418,9 +414,7 @@ class SessionLifecycle:
 
     async def _end_at_last(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
         for message in messages:
-            with (
-                self._turn_lifecycle.last_words()
-            ):  # one each: when time is over, sync handlers are still told
+            with self._turn_lifecycle.last_words():  # one each: late sync handlers are told, too
                 await self._turn_lifecycle.fail_unstarted(context, message, error)
 
     # --- wait --------------------------------------------------------------------------------
