@@ -141,6 +141,6 @@ async def talking(nodes, *, count=30, messages=10, pause=0.1):
                 yield talks
         await talks.check(client)
         with trio.fail_after(PATIENCE):
-            while (await read_cluster_tables(nodes.cluster.journal, nodes.cluster.pool)).suspects:
+            while (await read_cluster_tables(nodes.cluster.journal, nodes.cluster.pool)).suspects:  # noqa: ASYNC110 - they are taken off in their time
                 await trio.sleep(0.2)
     assert talks.done == count * messages
