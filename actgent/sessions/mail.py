@@ -167,6 +167,7 @@ class SessionMail:
         """Drop a message that ended before a restart; the id of one that was refused may come again."""
         if self.acceptances is not None:
             self.acceptances.pop(message_id, None)
+            self.acceptances = self.acceptances or None
         if is_refused:
             self.forget_accepted(message_id)
 

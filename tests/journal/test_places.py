@@ -125,7 +125,19 @@ def _cut(path):
     os.truncate(path, 0)
 
 
-@pytest.mark.parametrize("harm", [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut])
+def _empty_log(path):
+    os.truncate(path.with_name(f"{path.name}-wal"), 0)
+
+
+def _cut_log(path):
+    log = path.with_name(f"{path.name}-wal")
+    os.truncate(log, log.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log],
+)
 async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_writer, harm):
     """Each further commit fails, and says why; other sessions' too. What stands in its place is left alone."""
     folder = tmp_path / "folder"

@@ -198,6 +198,8 @@ class SqliteFile:
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def write(self, rows: Sequence[Row], heads: Sequence[Head]) -> None:
+        if self.place is not None:
+            self.place.check_log()
         try:
             if len(rows) == len(heads) == 1:
                 self._write_one(rows[0], heads[0])
@@ -462,6 +464,8 @@ class SqliteFile:
             self._delete(key)
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        if self.place is not None:
+            self.place.begin_log()
         self.set_open(True)
 
     def _suspects(self) -> list[str]:

@@ -30,7 +30,7 @@ def check_alone(path: Path, commits: int) -> None:
 
 
 class Place:
-    """Where an open file and its log were found; whoever removes or replaces them is noticed."""
+    """Where an open file and its log were found; whoever removes, replaces or cuts them is noticed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -39,6 +39,7 @@ class Place:
         self._path_text, self._log_text = str(self._path), str(self._log)
         self._file_id, self._log_id = _id_of(self._path_text), _id_of(self._log_text)
         self._size = path.stat().st_size
+        self._log_size = 0
 
     @property
     def is_lost(self) -> bool:
@@ -54,11 +55,22 @@ class Place:
         self._is_lost = True
         wrong = self._missed()
         if wrong is not None:
-            raise JournalFailed(
-                f"{wrong.name} was removed, replaced or cut while the journal was open: nothing is confirmed any more. Put it "
-                "back where it was, or end this process, restore the file and start again"
-            )
+            raise _lost(wrong)
         self._is_lost = False
+
+    def check_log(self) -> None:
+        """Look whether the log was cut; call it before a write, which would fill the gap with zeros.
+
+        Raises:
+            JournalFailed: it was, or is another one, or not there.
+        """
+        if not self._finds_log():
+            self._is_lost = True
+            raise _lost(self._log)
+
+    def begin_log(self) -> None:
+        """The log was emptied by us, so it may be shorter than before."""
+        self._log_size = 0
 
     def _missed(self) -> Path | None:
         try:
@@ -67,7 +79,24 @@ class Place:
             return self._path
         if (found.st_dev, found.st_ino) != self._file_id or found.st_size < self._size:
             return self._path
-        return None if _id_of(self._log_text) == self._log_id else self._log
+        return None if self._finds_log() else self._log
+
+    def _finds_log(self) -> bool:
+        try:
+            log = os.stat(self._log_text)  # noqa: PTH116 - as above
+        except OSError:
+            return self._log_id is None
+        if (log.st_dev, log.st_ino) != self._log_id or log.st_size < self._log_size:
+            return False
+        self._log_size = log.st_size
+        return True
+
+
+def _lost(path: Path) -> JournalFailed:
+    return JournalFailed(
+        f"{path.name} was removed, replaced or cut while the journal was open: nothing is confirmed any more. Put it "
+        "back where it was, or end this process, restore the file and start again"
+    )
 
 
 def _id_of(path: str) -> tuple[int, int] | None:
