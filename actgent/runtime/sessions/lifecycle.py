@@ -8,6 +8,7 @@ import trio
 
 from actgent.actors.actor import calling_actor
 from actgent.actors.dead_letters import DeadLetter
+from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
 from actgent.errors import (
     Interrupted,
@@ -352,7 +353,7 @@ class SessionLifecycle:
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stopped(turn, error)
-        if drop is not None and (messages := self._withdraw(context)):
+        if drop is not None and (messages := _withdraw(self.inbox, context.id)):
             after, ended = ended, trio.Event()
             end_queued = functools.partial(
                 self._end_queued, context, messages, drop, after=after, ended=ended
@@ -363,13 +364,6 @@ class SessionLifecycle:
             await trio.lowlevel.checkpoint()
         else:
             await ended.wait()
-
-    def _withdraw(self, context: SessionContext) -> list[Message]:
-        """Take out what is queued, and what comes in by that from senders without room."""
-        messages: list[Message] = []
-        while waiting := self.inbox.withdraw(context.id):
-            messages += waiting
-        return messages
 
     async def _end_queued(
         self,
@@ -453,6 +447,14 @@ async def settle(context: SessionContext) -> None:
     """
     if context.log is not None and not is_inside(context.turn):
         await context.log.flush()
+
+
+def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
+    """Take out what is queued in a session, and what comes in by that from senders without room."""
+    messages: list[Message] = []
+    while waiting := inbox.withdraw(session_id):
+        messages += waiting
+    return messages
 
 
 def _is_over(context: SessionContext) -> bool:
