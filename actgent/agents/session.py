@@ -52,7 +52,7 @@ from actgent.runtime.following import (
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
 from actgent.runtime.sessions.leaving import Elsewhere, check_sendable
-from actgent.runtime.sessions.lifecycle import close_durably, settle
+from actgent.runtime.sessions.lifecycle import close_durably, write_end
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -444,7 +444,7 @@ class Session(Generic[DataT_co]):
                 await lifecycle.interrupt_message(context, message_id, reason)
             else:
                 await lifecycle.interrupt(context, reason, drop_queued=drop_queued)
-            await settle(context)
+            await write_end(context)
         except SessionMoved as moved:
             remote = self._elsewhere(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)

@@ -436,10 +436,10 @@ async def close_durably(context: SessionContext) -> None:
         JournalError: they are closed, and the journal does not know.
     """
     for closed in await host_of(context).close(context):
-        await settle(closed)
+        await write_end(closed)
 
 
-async def settle(context: SessionContext) -> None:
+async def write_end(context: SessionContext) -> None:
     """Have the journal know what was stopped or closed. Does nothing where we are called from the turn that was stopped.
 
     Raises:
