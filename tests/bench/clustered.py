@@ -1,0 +1,213 @@
+"""NODES: what a message costs with agents over several processes. A program of its own: `python tests/bench/clustered.py`.
+
+The same conversations are held in one process with a journal in PostgreSQL, and with a node through `connect`; each process
+counts its own CPU from the second message of all conversations to the last. Both services have to run on loopback, or where
+`ACTGENT_JOURNAL` and `ACTGENT_BROKER` say; the pools and schemas are removed at the end.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from subprocess import PIPE
+from typing import Any
+
+import attrs
+import psycopg
+import trio
+from measure import REFERENCE_S, calibrate
+
+from actgent import LLM, Answer, BareAgent, BrokerLost, Text, connect, open_runtime
+from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.cluster.opening import PARTITIONS
+
+DATABASE = os.environ.get("ACTGENT_JOURNAL", "postgresql://postgres@127.0.0.1:5432/test")
+BROKER = os.environ.get("ACTGENT_BROKER", "amqp://guest:guest@127.0.0.1:5672/")
+SESSIONS, MESSAGES = 100, 40
+"""Conversations at once, and messages of each that are counted, the next one behind an answer."""
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+
+
+class Slow(LLM):
+    """Answers after 50 ms, as models that cost nothing here."""
+
+    name = "bench:slow"
+
+    async def complete(self, chat: Any, on_text: Any = None) -> Answer:
+        await trio.sleep(0.05)
+        return Answer(parts=(Text("It is nine o'clock."),))
+
+
+@attrs.define(eq=False)
+class Talk:
+    """A conversation: its next message is said when the last one was answered."""
+
+    session: Any
+    _answered: trio.Event = attrs.field(factory=trio.Event)
+
+    async def hold(self, messages: int) -> None:
+        for number in range(messages):
+            self._answered = trio.Event()
+            await self.session.chat(f"What time is it, the {number}th time?")
+            await self._answered.wait()
+
+    def hear(self, reply: object) -> None:
+        self._answered.set()
+
+
+async def hold_all(talks: list[Talk], messages: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for talk in talks:
+            nursery.start_soon(talk.hold, messages)
+
+
+async def converse(agent: Any) -> None:
+    """Hold all conversations; says when all are open, and what this process has computed since by message, in seconds."""
+    talks = []
+    for number in range(SESSIONS):
+        talk = Talk(await agent.create_session("ada", session_id=f"s{number}"))
+        talk.session.on_conversation(talk.hear)
+        talks.append(talk)
+    await hold_all(talks, 1)
+    say("open")
+    await trio.to_thread.run_sync(sys.stdin.readline)
+    begun = time.process_time()
+    await hold_all(talks, MESSAGES)
+    say((time.process_time() - begun) / (SESSIONS * MESSAGES))
+
+
+def say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+async def run_alone(journal: str) -> None:
+    async with open_runtime(journal=journal) as runtime:
+        await converse(await runtime.start(BareAgent("clerk", llm=Slow())))
+
+
+async def run_client(pool: str) -> None:
+    async with connect(BROKER, pool=pool) as client:
+        await converse(client.agent("clerk"))
+
+
+async def run_node(journal: str, pool: str) -> None:
+    """Serve until a line comes; each before tells what was computed so far."""
+    async with open_runtime(journal=journal, broker=BROKER, pool=pool, node="a") as runtime:
+        async with runtime.starting():
+            await runtime.start(BareAgent("clerk", llm=Slow()))
+        for _ in range(3):
+            say(time.process_time())
+            await trio.to_thread.run_sync(sys.stdin.readline)
+
+
+@attrs.define(eq=False)
+class Role:
+    """A process of this program that plays a role, and waits for lines."""
+
+    process: trio.Process
+    _heard: bytes = b""
+
+    async def hear(self) -> str:
+        """The next line that it says."""
+        while b"\n" not in self._heard:
+            self._heard += await self.process.stdout.receive_some()
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode()
+
+    async def go_on(self) -> str:
+        """Have it go on; returns what it says then."""
+        await self.process.stdin.send_all(b"\n")
+        return await self.hear()
+
+
+@asynccontextmanager
+async def playing(role: str, *words: str) -> AsyncIterator[Role]:
+    """A process for the block, which ends by itself."""
+    async with trio.open_nursery() as nursery:
+        command = [sys.executable, __file__, role, *words]
+        process = await nursery.start(partial(trio.run_process, command, stdin=PIPE, stdout=PIPE))
+        yield Role(process)
+        await process.stdin.aclose()
+
+
+async def measure_alone(journal: str) -> float:
+    async with playing("alone", journal) as alone:
+        await alone.hear()
+        return float(await alone.go_on())
+
+
+async def measure_cluster(journal: str, pool: str) -> tuple[float, float]:
+    """Seconds of CPU a message: of the node, of the client."""
+    async with playing("node", journal, pool) as node, playing("client", pool) as client:
+        await node.hear()
+        await client.hear()
+        before = float(await node.go_on())
+        spent = float(await client.go_on())
+        return (float(await node.go_on()) - before) / (SESSIONS * MESSAGES), spent
+
+
+@asynccontextmanager
+async def names_of_one_run(number):
+    """The address of a journal, and the name of a pool, which are removed behind the block."""
+    pool = f"bench-{os.getpid()}-{number}"
+    schema = pool.replace("-", "_")
+    mark = "&" if "?" in DATABASE else "?"
+    try:
+        yield f"{DATABASE}{mark}schema={schema}", pool
+    finally:
+        async with open_connection(parse_broker(BROKER)) as connection:
+            channel = await connection.open_channel()
+            for name in ("any", *(f"g1.{partition}" for partition in range(PARTITIONS))):
+                await channel.delete_queue(f"actgent.{pool}.{name}")
+        with psycopg.connect(DATABASE, autocommit=True) as database:
+            database.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+async def find_missing() -> str:
+    """Return which service is not there, and why; empty where both are."""
+    try:
+        psycopg.connect(DATABASE, connect_timeout=3).close()
+        with trio.fail_after(3):
+            async with open_connection(parse_broker(BROKER)):
+                return ""
+    except (psycopg.Error, BrokerLost, trio.TooSlowError) as error:
+        return str(error) or type(error).__name__
+
+
+async def measure_round(number: int) -> tuple[float, float, float, float]:
+    """Seconds of CPU a message: of one process, of a node, of a client; and how slow the machine was."""
+    before = calibrate()
+    async with names_of_one_run(2 * number) as (journal, _):
+        alone = await measure_alone(journal)
+    async with names_of_one_run(2 * number + 1) as (journal, pool):
+        node, client = await measure_cluster(journal, pool)
+    return alone, node, client, (before + calibrate()) / 2 / REFERENCE_S
+
+
+def row(what: str, figure: str, bar: str) -> None:
+    say(f"| NODES | {what} | {figure} | {bar} |")
+
+
+async def main() -> None:
+    if missing := await find_missing():
+        say(f"NODES is left out, as a service is missing: {missing}")
+        return
+    rounds = [await measure_round(number) for number in range(ROUNDS)]
+    alone, node, client, speed = (statistics.median(each) for each in zip(*rounds, strict=True))
+    ratio = statistics.median(each[1] / each[0] for each in rounds)
+    row("one process, journal in PostgreSQL: CPU of a message and its turn", f"{alone * 1e3:.2f} ms", "")
+    row("a node: the same", f"{node * 1e3:.2f} ms, {ratio:.1f} times one process", "2.2 times")
+    row("a client: CPU of a message and its answer", f"{client * 1e3:.2f} ms", "0.8 ms")
+    row("a fixed loop took, of its time on the undisturbed machine", f"{speed:.2f}", "")
+
+
+ROLES = {"alone": run_alone, "client": run_client, "node": run_node}
+
+
+if __name__ == "__main__":
+    role, *words = sys.argv[1:] or [""]
+    trio.run(ROLES.get(role, main), *words)
