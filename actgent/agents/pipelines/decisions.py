@@ -5,9 +5,9 @@ from typing import Any
 
 import attrs
 
+from .graph import GraphStep
 from .outcomes import StepResult, values_in
 from .references import NoValue, fill
-from .step import PipelineStep
 
 
 @attrs.frozen
@@ -18,7 +18,7 @@ class Go:
 
 
 def decide_step(
-    step: PipelineStep, before: Sequence[str], inputs: Mapping[str, Any], results: Mapping[str, StepResult]
+    step: GraphStep, before: Sequence[str], inputs: Mapping[str, Any], results: Mapping[str, StepResult]
 ) -> Go | StepResult:
     """Decide over a step once those `before` it are over: what its agent is told, or what it comes to without."""
     for name in before:
@@ -45,5 +45,5 @@ def _is_left_out(name: str, results: Mapping[str, StepResult]) -> bool:
     return name in results and results[name].status == "skipped"
 
 
-def _skipped(step: PipelineStep, reason: str, *, cause: str = "") -> StepResult:
+def _skipped(step: GraphStep, reason: str, *, cause: str = "") -> StepResult:
     return StepResult(name=step.name, status="skipped", reason=reason, cause=cause)

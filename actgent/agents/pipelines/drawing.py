@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from .graph import Graph
+from .graph import Graph, GraphStep
 from .outcomes import StepResult
-from .step import PipelineStep
 
 _SIGNS = {"done": "✓", "failed": "✗", "skipped": "–", "pending": "…"}
 _COLOURS = {
@@ -73,7 +72,7 @@ def _bracket(place: int, count: int) -> str:
 
 
 def _notes(graph: Graph, name: str) -> Iterator[str]:
-    step: PipelineStep = graph.steps[name]
+    step: GraphStep = graph.steps[name]
     if before := graph.before(name):
         yield f"← {', '.join(before)}"
     if step.when is not None:

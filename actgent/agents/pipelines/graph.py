@@ -1,23 +1,51 @@
 """Which steps come after which, and what is wrong with them before anything runs."""
 
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import combinations
+from typing import Any
 
 import attrs
 
 from actgent.errors import nearest
+from actgent.structured.output import Output
 
 from .conditions import When
 from .references import Reference
-from .step import PipelineStep
+
+Said = str | Mapping[str, Any] | list[Any]
+"""What an agent is told, with references: a text, or a structure that it gets as JSON."""
+
+
+class GraphStep(typing.Protocol):
+    """A step as far as it is known without its agent: when it runs, what it is told, how often and how long it is tried."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def after(self) -> tuple[str, ...]: ...
+    @property
+    def when(self) -> When | None: ...
+    @property
+    def said(self) -> Said | None: ...
+    @property
+    def read(self) -> tuple[Reference, ...]: ...
+    @property
+    def references(self) -> tuple[Reference, ...]: ...
+    @property
+    def output(self) -> Output | None: ...
+    @property
+    def retries(self) -> int: ...
+    @property
+    def timeout(self) -> float | None: ...
 
 
 @attrs.frozen
 class Graph:
     """The steps of a pipeline, by their names, and what they need."""
 
-    steps: Mapping[str, PipelineStep]
+    steps: Mapping[str, GraphStep]
     """In the order in which they were written."""
     inputs: tuple[str, ...] | None = None
     """The names of the inputs that were declared; None: what is no step is one."""
@@ -81,7 +109,7 @@ class Graph:
                 if reason:
                     yield f"step {step.name!r} reads {{{reference}}}: {reason}"
 
-    def _refusal(self, step: PipelineStep, reference: Reference) -> str:
+    def _refusal(self, step: GraphStep, reference: Reference) -> str:
         name = reference.name
         if name == step.name:
             return "a step cannot read its own output"

@@ -85,7 +85,9 @@ class Pipeline(Agent[Any, Any]):
         deps: Any = None,
         grace: float = 10.0,
     ) -> None:
-        self._graph = _checked_graph(name, tuple(steps), None if inputs is None else tuple(inputs))
+        written = tuple(steps)
+        self._graph = _checked_graph(name, written, None if inputs is None else tuple(inputs))
+        self._steps = {step.name: step for step in written}
         self.on_failure = on_failure
         if on_failure not in ("continue", "stop"):
             raise ConfigurationError(f"on_failure= is 'continue' or 'stop', not {on_failure!r:.100}")
@@ -94,7 +96,7 @@ class Pipeline(Agent[Any, Any]):
                 f"answer={answer!r} is no step: {nearest(str(answer), self._graph.steps)}"
             )
         self._answer = answer
-        agents = _agents_of(name, self._graph, llm, tools)
+        agents = _agents_of(name, written, llm, tools)
         self._agents = {step: agent.name for step, agent in agents.items()}
         super().__init__(
             name,
@@ -114,7 +116,7 @@ class Pipeline(Agent[Any, Any]):
     @property
     def steps(self) -> Mapping[str, PipelineStep]:
         """The steps by their names."""
-        return self._graph.steps
+        return self._steps
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -371,7 +373,7 @@ def _checked_graph(name: str, steps: tuple[PipelineStep, ...], inputs: tuple[str
 
 
 def _agents_of(
-    name: str, graph: Graph, llm: LLM | LLMSettings | str | None, tools: Tools
+    name: str, steps: Iterable[PipelineStep], llm: LLM | LLMSettings | str | None, tools: Tools
 ) -> dict[str, Agent[Any, Any]]:
     """The agent of each step; those with a goal share one.
 
@@ -380,7 +382,7 @@ def _agents_of(
     """
     goals: GoalAgent[Any, Any] | None = None
     agents: dict[str, Agent[Any, Any]] = {}
-    for step in graph.steps.values():
+    for step in steps:
         if step.agent is not None:
             agents[step.name] = step.agent
             continue

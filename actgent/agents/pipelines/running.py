@@ -24,10 +24,9 @@ from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
 
 from .decisions import Go, decide_step
-from .graph import Graph
+from .graph import Graph, GraphStep
 from .orders import begin_order
 from .outcomes import INPUTS, ROUNDS, STEPS, StepResult, results_in, status_of
-from .step import PipelineStep
 
 RUN_STEPS = "run_steps"
 LONGEST_RUN = 520 * WEEK
@@ -119,7 +118,7 @@ class _Run:
         if self.scope.cancelled_caught or self.scope.cancel_called:
             self._leave_out()
 
-    async def _settle(self, step: PipelineStep) -> None:
+    async def _settle(self, step: GraphStep) -> None:
         before = self.graph.before(step.name)
         for name in before:
             await self.over[name].wait()
@@ -149,7 +148,7 @@ class _Run:
 
     # --- one step ------------------------------------------------------------------------------
 
-    async def _work(self, step: PipelineStep, said: Any) -> StepResult:
+    async def _work(self, step: GraphStep, said: Any) -> StepResult:
         """Have the step's agent do it, again where it fails and may be tried again."""
         task = self._task_of(step)
         for tried in range(step.retries + 1):
@@ -159,7 +158,7 @@ class _Run:
                 break
         return attrs.evolve(result, tries=tried + 1)
 
-    async def _try(self, step: PipelineStep, said: str, task_id: str) -> tuple[StepResult, str]:
+    async def _try(self, step: GraphStep, said: str, task_id: str) -> tuple[StepResult, str]:
         """What one try comes to, and the kind of its failure."""
         try:
             answered = await self._ask(step, said, task_id)
@@ -171,12 +170,12 @@ class _Run:
         except ActgentError as error:
             return StepResult(name=step.name, status="failed", reason=safe_words(error)), ""
 
-    def _task_of(self, step: PipelineStep) -> str:
+    def _task_of(self, step: GraphStep) -> str:
         """What the ids of the step's sessions begin with: others in each round, the same whenever this one runs again."""
         number = (self.state.get(ROUNDS) or {}).get(step.name, 1)
         return f"task/{step.name}" if number == 1 else f"task/{step.name}@{number}"
 
-    async def _ask(self, step: PipelineStep, said: str, task_id: str) -> Answered:
+    async def _ask(self, step: GraphStep, said: str, task_id: str) -> Answered:
         form = None
         if step.output is not None:
             form = TurnOptions(output=step.output.form, output_name=step.output.name)
@@ -204,7 +203,7 @@ def _in_a_line(reason: str) -> str:
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}…"
 
 
-def _read(step: PipelineStep, answered: Answered) -> tuple[StepResult, str]:
+def _read(step: GraphStep, answered: Answered) -> tuple[StepResult, str]:
     """What an answer means for its step, and the kind of its failure."""
     if answered.failed is not None:
         return StepResult(name=step.name, status="failed", reason=answered.text), answered.failed

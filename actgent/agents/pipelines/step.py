@@ -12,11 +12,10 @@ from actgent.errors import ConfigurationError
 from actgent.structured.output import Output, output_of
 
 from .conditions import When
+from .graph import Said
 from .references import NAME, Reference, references_in
 
 MAX_RETRIES = 100
-Said = str | Mapping[str, Any] | list[Any]
-"""What an agent is told, with references: a text, or a structure that it gets as JSON."""
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
