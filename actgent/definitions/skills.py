@@ -48,6 +48,17 @@ def read_notes(folder: Folder) -> str:
 def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...]:
     """The skills of an agent's folder by name; what is wrong with them goes to `problems`."""
     skills = []
+    for name in _names(folder, problems):
+        try:
+            if (text := folder.find(f"skills/{name}/SKILL.md")) is not None:
+                skills.append(_skill(folder, name, text, problems))
+        except InvalidFile as error:
+            problems.append(error)
+    return tuple(skills)
+
+
+def _names(folder: Folder, problems: list[InvalidFile]) -> Sequence[str]:
+    """The names of the folders of skills; none where there are too many, or they cannot be listed."""
     try:
         names = folder.names("skills")
     except InvalidFile as error:
@@ -56,13 +67,7 @@ def read_skills(folder: Folder, problems: list[InvalidFile]) -> tuple[Skill, ...
     if len(names) > MAX_SKILLS:
         problems.append(InvalidFile(folder.name_of("skills"), 1, f"more than {MAX_SKILLS} skills"))
         return ()
-    for name in names:
-        try:
-            if (text := folder.find(f"skills/{name}/SKILL.md")) is not None:
-                skills.append(_skill(folder, name, text, problems))
-        except InvalidFile as error:
-            problems.append(error)
-    return tuple(skills)
+    return names
 
 
 def _skill(folder: Folder, name: str, text: str, problems: list[InvalidFile]) -> Skill:

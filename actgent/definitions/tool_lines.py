@@ -17,22 +17,21 @@ def tool_lines(code: str) -> dict[str, int]:
     Raises:
         SyntaxError: it is no Python.
     """
-    lines: dict[str, int] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd escapes; they are for whoever runs the code
         tree = ast.parse(code)
-    for node in tree.body:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                names = _decorated_name(node)
-            case ast.ClassDef():
-                names = _class_name(node)
-            case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
-                names = _called_name(call)
-            case _:
-                continue
-        lines.update(dict.fromkeys(names, node.lineno))
-    return lines
+    return {name: node.lineno for node in tree.body for name in _names_of(node)}
+
+
+def _names_of(node: ast.stmt) -> Iterator[str]:
+    """The tools that a statement defines."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            yield from _decorated_name(node)
+        case ast.ClassDef():
+            yield from _class_name(node)
+        case ast.Assign(value=ast.Call() as call) | ast.AnnAssign(value=ast.Call() as call):
+            yield from _called_name(call)
 
 
 def _decorated_name(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

@@ -72,13 +72,7 @@ def _check(
     concurrency: int,
     judge: ModelLike | str | None,
 ) -> None:
-    if isinstance(cases, Case):
-        raise ConfigurationError("an evaluation takes a list of cases: write [case]")
-    if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
-        raise ConfigurationError(
-            f"an evaluation takes agents, or functions that make one, not the class {wrong.__name__}: write "
-            f"{wrong.__name__}(...), or lambda: {wrong.__name__}(...)"
-        )
+    _check_kinds(cases, variants)
     if not cases or not variants:
         raise ConfigurationError("an evaluation takes at least one case and one agent")
     if runs < 1 or concurrency < 1:
@@ -87,6 +81,16 @@ def _check(
     if unjudged:
         raise ConfigurationError(
             f"the case {unjudged[0]!r} has to be judged, and there is no judge: name a model for it (judge=, or --judge)"
+        )
+
+
+def _check_kinds(cases: Sequence[Case] | Case, variants: Mapping[str, Variant]) -> None:
+    if isinstance(cases, Case):
+        raise ConfigurationError("an evaluation takes a list of cases: write [case]")
+    if wrong := next((each for each in variants.values() if isinstance(each, type)), None):
+        raise ConfigurationError(
+            f"an evaluation takes agents, or functions that make one, not the class {wrong.__name__}: write "
+            f"{wrong.__name__}(...), or lambda: {wrong.__name__}(...)"
         )
 
 

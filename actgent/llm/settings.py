@@ -161,13 +161,7 @@ def load_models(
 
 
 def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, Any]:
-    found = {}
-    for field, (variable, convert, wanted) in _VARIABLES.items():
-        if text := environment.get(variable, "").strip():
-            try:
-                found[field] = convert(text)
-            except ValueError:
-                raise ConfigurationError(f"the variable {variable} has to be {wanted}") from None
+    found = _converted(environment)
     provider = split_model(_with_provider(model))[0]
     own = {
         "api_key": (*key_variables(provider), "LLM_API_KEY"),
@@ -176,6 +170,22 @@ def _from_environment(environment: Mapping[str, str], model: str) -> dict[str, A
     for field, names in own.items():
         if text := next((set_ for name in names if (set_ := environment.get(name, "").strip())), ""):
             found[field] = text
+    return found
+
+
+def _converted(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What the variables of `_VARIABLES` say.
+
+    Raises:
+        ConfigurationError: one of them cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for field, (variable, convert, wanted) in _VARIABLES.items():
+        if text := environment.get(variable, "").strip():
+            try:
+                found[field] = convert(text)
+            except ValueError:
+                raise ConfigurationError(f"the variable {variable} has to be {wanted}") from None
     return found
 
 

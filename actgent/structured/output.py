@@ -63,17 +63,22 @@ def output_of(output: Any) -> Output:
     if isinstance(output, Mapping):
         _refuse_types(output)
         return form_output(_name(output.get("title")), output)
-    if isinstance(output, str) or hasattr(type(output), "__dataclass_fields__") or attrs.has(type(output)):
-        given = (
-            f"the text {output!r:.100}"
-            if isinstance(output, str)
-            else f"an object of it: write {type(output).__name__}"
-        )
-        raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {given}")
+    _refuse_values(output)
     compiled = compile_type(output)
     if compiled.has_placeholders:
         compile_schema(compiled.schema, owner="output=")
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)
+
+
+def _refuse_values(output: object) -> None:
+    """Refuse a text, and an object where its class is meant."""
+    if isinstance(output, str):
+        given = f"the text {output!r:.100}"
+    elif hasattr(type(output), "__dataclass_fields__") or attrs.has(type(output)):
+        given = f"an object of it: write {type(output).__name__}"
+    else:
+        return
+    raise ConfigurationError(f"output= takes a type or a JSON Schema (a dict), not {given}")
 
 
 def _refuse_types(form: Mapping[str, Any]) -> None:
