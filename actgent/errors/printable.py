@@ -35,8 +35,8 @@ def _text_of(value: Any) -> str:
         return str(value)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 - an object of a stranger's, which is only to be named
-        return type(value).__name__
+    except BaseException:  # noqa: ASYNC103, BLE001 - an object of a stranger's, which is only to be named
+        return type(value).__name__  # noqa: ASYNC104
 
 
 def _escaped(character: str) -> str:

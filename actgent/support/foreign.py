@@ -101,8 +101,8 @@ def readable_text(error: BaseException) -> str | None:
         return str(error)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # noqa: BLE001 - it is asked while an error is told, which goes on
-        return None
+    except BaseException:  # noqa: ASYNC103, BLE001 - it is asked while an error is told, which goes on
+        return None  # noqa: ASYNC104
 
 
 ASYNCIO = (

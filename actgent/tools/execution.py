@@ -302,12 +302,12 @@ class Batch:
             error = failure_of(raised, "tool", tool.name)
             if (question := _question_in(error)) is not None:
                 if (mistake := _mistake_in(question)) is None:
-                    raise question from None
+                    raise question from None  # noqa: ASYNC104 - a cancellation is no failure
                 error = mistake
             self._tell_raised(call, tool, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            return _failed(call, self._shortened(call, describe(error)), status=status)
+            return _failed(call, self._shortened(call, describe(error)), status=status)  # noqa: ASYNC104 - as above
         result = _succeeded(call, self._shortened(call, text))
         return attrs.evolve(result, media=media) if media else result
 

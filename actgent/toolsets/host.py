@@ -47,7 +47,7 @@ class _Use:
         try:
             derived = self.toolset.tools_from(tools)
             self.registry.publish(self.toolset.name, derived, outside=self.toolset.source.outside)
-        except BaseException as raised:  # noqa: BLE001 - the edge to foreign code: functions of the user
+        except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code: functions of the user
             self.error = failure_of(raised, "toolset", self.toolset.name)
             _log.exception("toolset %s: its tools cannot be derived", shown(self.toolset.name))
             self.withdraw(readable_text(self.error) or type(self.error).__name__)

@@ -122,7 +122,7 @@ class Memories(LastingMemories):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._store.release()
+        await self._store.release()  # noqa: ASYNC102 - it shields what it writes, with a time limit
 
     # --- remembering ---------------------------------------------------------------------
 
