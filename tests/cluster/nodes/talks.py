@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+import psycopg
 import trio
 
 from actgent.journal.postgres.cluster_tables import read_cluster_tables
@@ -68,6 +69,23 @@ class Nodes:
 
     def kill(self, name, number=signal.SIGKILL):
         self.running[name].send_signal(number)
+
+    async def count(self, what):
+        """How many rows there are in the database: `count("partitions WHERE NOT clean")`."""
+        return await trio.to_thread.run_sync(self._count, what)
+
+    def _count(self, what):
+        address, _, schema = self.cluster.journal.partition("?schema=")
+        with psycopg.connect(address) as database:
+            table, _, condition = what.partition(" ")
+            return database.execute(f"SELECT count(*) FROM {schema}.{table} {condition}").fetchone()[0]
+
+    async def settle(self, names):
+        """Wait until each node has as many partitions as the others, and nothing moves any more."""
+        with trio.fail_after(PATIENCE):
+            for name in names:
+                while await self.count(f"partitions WHERE owner LIKE '{name}-%'") != 64 // len(names):  # noqa: ASYNC110 - it is asked
+                    await trio.sleep(0.1)
 
     def end(self):
         for life in self.running.values():

@@ -6,6 +6,7 @@ import trio
 
 from actgent.cluster.amqp import open_connection, parse_broker
 from actgent.cluster.queues import partition_queue
+from actgent.cluster.transport import SILENCE
 from actgent.journal.postgres.cluster_tables import read_dead
 
 from .talks import PATIENCE, talking
@@ -35,7 +36,7 @@ async def test_a_node_hangs_and_comes_back(nodes):
 
 
 async def test_a_node_leaves_while_it_works(nodes):
-    """It hands over what it has: the process ends, and few models are asked twice."""
+    """It hands over what it has: the process ends, few models are asked twice, and no session counts as one whose process died."""
     await nodes.start("a")
     await nodes.start("b")
     async with talking(nodes) as talks:
@@ -43,6 +44,8 @@ async def test_a_node_leaves_while_it_works(nodes):
         nodes.kill("a", signal.SIGTERM)
         while "LEFT" not in nodes.said["a"]:  # noqa: ASYNC110 - a process tells it
             await trio.sleep(0.05)
+        assert await nodes.count("partitions WHERE NOT clean AND owner LIKE 'a-%'") == 0
+    assert await nodes.count("suspects") == 0
     assert sum(nodes.calls.values()) <= 300 + 30
 
 
@@ -132,10 +135,16 @@ async def test_what_kills_each_node_is_buried(nodes):
 
 
 async def test_a_session_that_is_asked_for_in_the_middle_of_a_kill_tells_nothing_again(nodes):
-    """The broker gives the request to the next node; handlers hear what comes from then on, as of any session that was there."""
+    """The broker gives the request to the next node; handlers hear what comes from then on, as of any session that was there.
+
+    Handlers that were there before do so, too, and do not wait until their stream has been silent for too long.
+    """
     await nodes.start("a")
     async with nodes.cluster.connect(patience=PATIENCE) as client:
-        agent = client.agent("clerk")
+        agent, told = client.agent("clerk"), []
+        known = await agent.create_session("ada")
+        known.on_conversation(lambda reply: told.append(reply.text))
+        await agent.run("one", session=known)
         await agent.run("one", session=await agent.create_session("ada", session_id="s1"))
         nodes.kill("a", signal.SIGSTOP)
         with trio.fail_after(2 * PATIENCE):
@@ -148,6 +157,10 @@ async def test_a_session_that_is_asked_for_in_the_middle_of_a_kill_tells_nothing
             await agent.run("two", session=session)
             await session.wait_idle()
         assert heard == ["you said: two"]
+        with trio.fail_after(SILENCE / 2):
+            await agent.run("two", session=known)
+            await known.wait_idle()
+        assert told == ["you said: one", "you said: two"]
 
 
 async def _kill_soon(nodes):

@@ -1,0 +1,47 @@
+"""A node whose partitions another one has taken, which the broker did not tell it."""
+
+import pytest
+import trio
+
+from actgent.journal.postgres import PartitionedJournal
+
+from .pairs import PATIENCE, Echo, make_clerk
+
+
+async def take_all(cluster, count):
+    """Be the owner of all partitions for a moment."""
+    other = PartitionedJournal(cluster.journal, node="other", pool=cluster.pool, partitions=count)
+    async with other.running():
+        await other.acquire()
+        assert len(await other.take(range(count))) == count
+
+
+async def until(is_so):
+    while not is_so():  # noqa: ASYNC110 - what is waited for tells nobody
+        await trio.sleep(0.02)
+
+
+@pytest.mark.parametrize("by", ["a look", "a write"])
+async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch, by):
+    """By a look each second, though it writes nothing; or by its next write, of which nothing is there. Its turn is begun again."""
+    model = Echo()
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(make_clerk(model)) as runtime,
+            cluster.connect(patience=PATIENCE) as client,
+        ):
+            session = await client.agent("clerk").create_session("ada")
+            await session.chat("hold on")
+            await until(lambda: model.asked)
+            if by == "a write":
+                monkeypatch.setattr(runtime.journal, "look", trio.lowlevel.checkpoint)
+            await take_all(cluster, runtime.journal.count)
+            if by == "a write":
+                model.may_go.set()
+                await until(lambda: runtime.cluster().fenced)
+            await until(lambda: len(model.asked) == 2)
+            assert by == "a write" or runtime.cluster().evicted == 1
+            model.may_go.set()
+            await session.wait_idle()
+            assert [each.text for each in await session.history()] == ["hold on", "you said: hold on"]
