@@ -13,6 +13,7 @@ from actgent import Approve, BareAgent, Failure, Modes, RemoteSession, Reply, Su
 from actgent.web.tokens import new_token
 
 from .life import Slow, deploy
+from .pairs import wait_balanced
 from .talks import PATIENCE
 from .test_gateways import LIMITS
 
@@ -130,8 +131,7 @@ async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
     async with nodes.cluster.node(agent, BareAgent("digger", llm=Slow())) as here, reaching(here) as far:
         await nodes.start("b")
         with trio.fail_after(2 * PATIENCE):
-            while len(here.journal.owned) > 48:  # noqa: ASYNC110 - nobody tells
-                await trio.sleep(0.1)
+            await wait_balanced(here, nodes=2)
             calls = [Calls(clerk, partial(other_id, here)) for clerk in (agent, far)]
             for each in calls:
                 await each.begin()
@@ -141,7 +141,7 @@ async def test_calls_for_sessions_of_another_node_that_goes(nodes, how):
                 await trio.sleep(dice.uniform(0, 0.15))
                 nodes.kill("b", NUMBERS[how])
                 if how == "hang":
-                    while len(here.journal.owned) < here.journal.count:  # noqa: ASYNC110 - as above
+                    while len(here.journal.owned) < here.journal.count:  # noqa: ASYNC110 - nobody tells
                         await trio.sleep(0.05)
                     nodes.kill("b", signal.SIGCONT)
             for each in calls:
