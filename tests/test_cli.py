@@ -551,8 +551,24 @@ async def test_a_drain_has_an_end(autojump_clock):
         await trio.sleep_forever()
 
     assert await run_until_signalled(command, notice=noticed.append) == 143
-    assert trio.current_time() >= 10
+    assert 10 <= trio.current_time() < 11
     assert noticed
+
+
+async def test_a_command_may_need_longer_to_end(autojump_clock):
+    """It says so, and the user hears how long."""
+    noticed = []
+
+    async def command(shutdown: Shutdown) -> int:
+        shutdown.grace = 40
+        signal.raise_signal(signal.SIGTERM)
+        with shutdown.waiting():
+            await trio.sleep_forever()
+        await trio.sleep_forever()
+
+    assert await run_until_signalled(command, notice=noticed.append) == 143
+    assert 40 <= trio.current_time() < 41
+    assert "for at most 40 s" in noticed[0]
 
 
 async def test_without_a_signal_the_code_is_the_commands():

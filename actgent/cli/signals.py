@@ -17,6 +17,8 @@ class Shutdown:
         self.signal: int | None = None
         """The last signal that came."""
         self.all = trio.CancelScope()
+        self.grace = GRACE
+        """Seconds to end what runs after the first signal; a command that needs longer says so before it runs."""
         self._notice = notice
         self._waits: set[trio.CancelScope] = set()
         self._stop: trio.Event | None = None
@@ -59,8 +61,8 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        self._notice(f"ending what runs, for at most {GRACE:g} s; press Ctrl-C again to force quit")
-        self.all.deadline = trio.current_time() + GRACE
+        self._notice(f"ending what runs, for at most {self.grace:g} s; press Ctrl-C again to force quit")
+        self.all.deadline = trio.current_time() + self.grace
         for scope in self._waits:
             scope.cancel()
 

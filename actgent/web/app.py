@@ -16,7 +16,7 @@ from starlette.routing import Route as Path, Router
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.actors.event_loop import check_loop
-from actgent.errors import Fenced
+from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.support.logs import Each, logger_of
 
@@ -296,7 +296,9 @@ def _told(error: Exception, request_id: str) -> Problem:
     if problem is None:
         _log.exception("request %s failed", Each(request_id))
         return Problem("internal", "the log of the server has it under this request id")
-    if problem.status >= 500 and error is not problem:  # noqa: PLR2004 - server errors
+    if isinstance(error, SessionMoved):
+        _log.debug("request %s: %s", Each(request_id), error)  # whoever asks is led to the next node
+    elif problem.status >= 500 and error is not problem:  # noqa: PLR2004 - server errors
         _log.error("request %s: %s: %s", Each(request_id), type(error).__name__, error)
     return problem
 

@@ -6,8 +6,11 @@ import attrs
 from cyclopts import Parameter
 
 from actgent.errors import ConfigurationError
+from actgent.journal.membership import LEAVING_GRACE
 
 JOURNAL, BROKER = "ACTGENT_JOURNAL", "ACTGENT_BROKER"
+NODE_GRACE = LEAVING_GRACE + 10
+"""Seconds that a node has after the first signal: for turns that run, and to hand over the rest."""
 
 
 @Parameter(name="*")

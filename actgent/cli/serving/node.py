@@ -8,7 +8,7 @@ from actgent.cli.terminal import Terminal, one_line
 from actgent.journal.postgres import PartitionedJournal
 from actgent.runtime.runtime import open_runtime
 
-from .cluster_place import ClusterPlace
+from .cluster_place import NODE_GRACE, ClusterPlace
 
 
 @attrs.frozen(kw_only=True)
@@ -23,6 +23,7 @@ class NodeOptions:
 async def serve_node(options: NodeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Be a node, to the first signal or until somebody drains it; then what runs ends, or goes on at another node."""
     agents = agents_at(options.target)
+    shutdown.grace = NODE_GRACE
     place = options.place
     async with open_runtime(
         journal=place.journal_url(), broker=place.broker_url(), pool=place.pool, node=options.name

@@ -22,7 +22,7 @@ from actgent.web.opening import ADDRESS, Gateway, check_extra, open_gateway
 from actgent.web.webhooks.signing import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
-from .cluster_place import ClusterPlace
+from .cluster_place import NODE_GRACE, ClusterPlace
 from .notify import NotifyOptions
 
 GRACE = 5.0
@@ -78,6 +78,8 @@ class ServeOptions:
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Serve the agents of a target, or those of a cluster's nodes, to the first signal or until the node is drained."""
     check_extra()
+    if options.place is not None and options.target is not None:
+        shutdown.grace = NODE_GRACE
     tls = _tls_of(options)
     notify, is_new = webhooks_of(options.notify)
     if is_new:

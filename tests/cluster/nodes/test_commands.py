@@ -175,6 +175,24 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
             assert words in (await command(cluster, "status", *place)).stdout
 
 
+async def test_a_node_has_longer_to_end_than_other_commands(open_cluster, commands, tmp_path):
+    """Turns have 30 seconds, and the node some more to hand over the rest."""
+    file = tmp_path / "agents.py"
+    file.write_text(AGENT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster:
+            words = [ACTGENT, "node", file, "--pool", cluster.pool]
+            with commands.popen(words, **pipes, env=environment(cluster)) as node:
+                try:
+                    await read_line(node)
+                    node.send_signal(signal.SIGTERM)
+                    assert await end(node) == 128 + signal.SIGTERM
+                    assert b"for at most 40 s" in node.stderr.read()
+                finally:
+                    node.kill()
+
+
 async def check_a_node(cluster, node, command, place):
     line = await trio.to_thread.run_sync(node.stdout.readline, abandon_on_cancel=True)
     assert line.startswith(b"clerk at node web-"), await trio.to_thread.run_sync(node.stderr.read)
