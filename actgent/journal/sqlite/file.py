@@ -191,6 +191,8 @@ class SqliteFile:
 
     def _checkpoint(self, mode: int) -> None:
         self._db.wal_checkpoint(mode=mode)
+        if mode == apsw.SQLITE_CHECKPOINT_TRUNCATE and self.place is not None:
+            self.place.begin_log()
         self._has_failed = False
 
     def end(self) -> None:
@@ -464,8 +466,6 @@ class SqliteFile:
             self._delete(key)
             self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
         self._checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        if self.place is not None:
-            self.place.begin_log()
         self.set_open(True)
 
     def _suspects(self) -> list[str]:
