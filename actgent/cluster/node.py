@@ -254,6 +254,8 @@ class Node:
             self.members.hear(message, trio.current_time())
         elif isinstance(message, Leave) and message.node == self.name and not self._is_leaving:
             self.nursery.start_soon(self.leave, LEAVING_GRACE)
+        elif isinstance(message, Dropped):
+            self._shared.drop((delivery.properties.reply_to or "", message.id))
 
     def _take_in(self, partition: int, delivery: Delivery, message: Message) -> None:
         requests = self._requests[partition]

@@ -219,6 +219,8 @@ class Requests:
             is_repeated=is_repeated(work.delivery),
         )
         work.number += 1
+        if (work.asked.verb == "GET" and not is_last) or (self._is_held and work.is_stop and is_last):
+            work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
         if piece.number == 0 and work.asked.verb != "GET":
             self._figures.note_answer(status, trio.current_time() - work.came_at)
         await self._send(work, piece)

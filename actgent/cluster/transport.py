@@ -31,7 +31,7 @@ from actgent.web.server.relay import RelayedAnswer
 
 from .amqp import ChannelClosed, Connection, Consumer, ConsumerCancelled, NotConfirmed, Unroutable
 from .link import BrokerLink
-from .queues import client_queue, owner_exchange, partition_queue, shared_queue
+from .queues import beacon_exchange, client_queue, owner_exchange, partition_queue, shared_queue
 from .wire import (
     CONTROL,
     FIRST_FORM,
@@ -141,7 +141,8 @@ class BrokerTransport(Transport):
             form.name, exclusive=form.exclusive, auto_delete=form.auto_delete
         )
         name, exchange = declared.queue or form.name, owner_exchange(self._pool)
-        await channel.declare_exchange(exchange, "fanout")
+        for each in (exchange, beacon_exchange(self._pool)):
+            await channel.declare_exchange(each, "fanout")
         await channel.bind(name, exchange)
         self._inbox = name
         nursery.start_soon(self._hear, await channel.consume(name))
@@ -367,16 +368,17 @@ class BrokerTransport(Transport):
         return partition_queue(self._pool, known.layout.generation, known.partition, (3,)).name
 
     def _drop(self, known: _Conversation) -> None:
-        """Tell the owner that nobody reads; a stream that goes on would find no reader, either."""
-        if self._nursery is not None and known.partition is not None and self._link.is_up:
-            self._nursery.start_soon(
-                self._tell_dropped, self._queue_of(known), self._form_of(known), known.id
-            )
+        """Tell the owner that nobody reads, or all nodes where any of them may have it; a stream would go on for good."""
+        if self._nursery is not None and self._link.is_up:
+            is_shared = known.partition is None
+            where = ("", beacon_exchange(self._pool)) if is_shared else (self._queue_of(known), "")
+            self._nursery.start_soon(self._tell_dropped, where, self._form_of(known), known.id)
 
-    async def _tell_dropped(self, queue: str, form: int, asked_id: str) -> None:
+    async def _tell_dropped(self, where: tuple[str, str], form: int, asked_id: str) -> None:
+        key, exchange = where
         about = properties(form=form, reply_to=self._inbox, priority=CONTROL, expiration="5000")
         with suppress(BrokerLost, ChannelClosed, Unroutable, NotConfirmed):
-            await self._link.publish(queue, encode_message(Dropped(id=asked_id)), about)
+            await self._link.publish(key, encode_message(Dropped(id=asked_id)), about, exchange=exchange)
 
     async def aclose(self) -> None:
         self._lose_all("the client was closed")

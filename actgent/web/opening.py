@@ -18,6 +18,10 @@ from .webhooks.webhook import Webhook
 
 ADDRESS = "127.0.0.1:8300"
 EXTRA = ("hypercorn", "starlette")
+NO_WEBHOOKS = (
+    "webhooks tell what one process has, and what they have told is that process's: in a cluster leave out notify= and --notify, and "
+    "follow sessions by a client, or GET /v1/events"
+)
 ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -86,8 +90,8 @@ async def open_gateway(
         notify: Webhooks, which are told of replies, approvals, failures and ends of sessions, at least once each.
 
     Raises:
-        ConfigurationError: the runtime has no journal, there are no tokens and others than this machine may ask, or the
-            address cannot be taken.
+        ConfigurationError: the runtime has no journal, there are no tokens and others than this machine may ask, the
+            address cannot be taken, or there are webhooks in a cluster.
     """
     check_loop("open_gateway()")
     if not isinstance(runtime, Runtime | Client):
@@ -95,6 +99,11 @@ async def open_gateway(
             f"open_gateway(runtime) takes a Runtime, not {runtime!r:.200}: async with open_runtime(journal='memory:') as runtime, "
             "and await runtime.start(agent)"
         )
+    notify = tuple(notify)
+    if notify and (
+        isinstance(runtime, Client) or (runtime.journal is not None and runtime.journal.is_shared)
+    ):
+        raise ConfigurationError(NO_WEBHOOKS)
     check_extra()
     from .gateway import opened_gateway  # noqa: PLC0415 - of the extra
 
@@ -107,7 +116,7 @@ async def open_gateway(
         limits=limits or GatewayLimits(),
         tls=tls,
         dashboard=dashboard,
-        notify=tuple(notify),
+        notify=notify,
     ) as opened:
         yield Gateway(opened.app, key=opened.key, login=opened.login, url=opened.url, count=opened.count)
 

@@ -36,7 +36,7 @@ class Quarantine:
 
 
 class Delivery:
-    """A request as the broker gave it; notes what becomes of it."""
+    """A request as the broker gave it; notes what becomes of it, which is settled once."""
 
     def __init__(self):
         self.properties = properties(reply_to="gone", message_id="m")
@@ -44,10 +44,10 @@ class Delivery:
         self.became = []
 
     def acknowledge(self):
-        self.became.append("acknowledged")
+        self.became = self.became or ["acknowledged"]
 
     def requeue(self):
-        self.became.append("given back")
+        self.became = self.became or ["given back"]
 
 
 class Application:
@@ -221,6 +221,49 @@ async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
             assert delivery.became == ["acknowledged"]
     assert answered == ["POST"]
     assert len(requests) == 0
+
+
+@pytest.mark.parametrize("path", ["/events", "/sessions/s/events"])
+async def test_a_stream_holds_no_place_at_the_broker(path, autojump_clock):
+    """A broker ends the channel of who keeps a message for long; a list may still be answered by another node."""
+
+    class Streaming:
+        async def answer(self, request, tell, gone):
+            if request.path == "/sessions":
+                await trio.sleep_forever()
+            await tell(200, b"piece", False)
+            await gone.wait()
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(Outbox(), Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        stream, listed = Delivery(), Delivery()
+        requests.take(stream, WireRequest(id="1", verb="GET", path=path, owner="ada"))
+        requests.take(listed, WireRequest(id="2", verb="GET", path="/sessions", owner="ada"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (stream.became, listed.became) == (["acknowledged"], [])
+        requests.drop(("gone", "1"))
+        requests.close()
+    assert len(requests) == 0
+
+
+async def test_what_was_stopped_is_acknowledged_before_its_answer_goes():
+    """The queue may be closed while the broker takes the answer: the next node would stop what comes behind it."""
+    application, delivery = Holding(), Delivery()
+
+    class Watched(Outbox):
+        async def publish(self, *args):
+            assert delivery.became == ["acknowledged"]
+            await super().publish(*args)
+
+    async with trio.open_nursery() as nursery:
+        link = Watched()
+        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        requests.hold()
+        requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/interrupt", owner="ada"))
+        application.may_go.set()
+    assert [each.status for each in link.sent] == [204]
 
 
 async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():

@@ -18,7 +18,7 @@ from actgent.errors import ConfigurationError
 from actgent.journal.membership import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
 from actgent.web.bounds import GatewayLimits
-from actgent.web.opening import ADDRESS, Gateway, check_extra, open_gateway
+from actgent.web.opening import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open_gateway
 from actgent.web.webhooks.signing import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
@@ -80,6 +80,8 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
     check_extra()
     if options.place is not None and options.target is not None:
         shutdown.grace = NODE_GRACE
+        if any(options.notify.as_arguments()):
+            raise ConfigurationError(NO_WEBHOOKS)
     tls = _tls_of(options)
     notify, is_new = webhooks_of(options.notify)
     if is_new:

@@ -12,7 +12,7 @@ from actgent.cluster.queues import partition_queue
 from actgent.cluster.wire import WireRequest, carried_over, decode_message, session_named
 from actgent.errors import ConfigurationError, WireError
 from actgent.errors.printable import quoted
-from actgent.journal.postgres import forget_host, layout as layouts, partition_of_slot, slot_of
+from actgent.journal.postgres import layout as layouts, partition_of_slot, slot_of
 from actgent.support.logs import Each, logger_of
 
 from .watching import open_cluster_watch
@@ -60,7 +60,7 @@ async def release(journal: str, broker: str, pool: str, agent: str) -> None:
         raise ConfigurationError(
             f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: drain and end them, or start them without it, first"
         )
-    if not await forget_host(journal, agent, pool):
+    if not await layouts.release_agent(journal, pool, agent):
         raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")
 
 

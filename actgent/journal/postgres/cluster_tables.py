@@ -23,7 +23,6 @@ _UNFINISHED = (
 
 _DEAD = "SELECT session_id, agent, message_id, reason, at, retried_as FROM dead ORDER BY at, message_id"
 _NOTE_RETRIED = "UPDATE dead SET retried_as = %s WHERE session_id = %s AND agent = %s AND message_id = %s"
-_RELEASE = "DELETE FROM hosts WHERE agent = %s AND pool = %s RETURNING pool"
 _DROP = "DELETE FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
 
 
@@ -115,11 +114,6 @@ async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:
 async def drop_dead(url: str, message: DeadMessage) -> None:
     """Nobody asks for a message any more; the session keeps it."""
     await _run(url, _DROP, message.session_id, message.agent, message.message_id)
-
-
-async def forget_host(url: str, agent: str, pool: str) -> bool:
-    """Let whichever pool starts an agent next host it; False where this one did not."""
-    return bool(await _run(url, _RELEASE, agent, pool))
 
 
 async def _run(url: str, sql: str, *values: str) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import attrs
 
 from .ownership_table import OwnershipTable
 
-_CLAIM = "INSERT INTO hosts SELECT unnest(%(agents)s::text[]), %(pool)s ON CONFLICT DO NOTHING"
+_CLAIM = "INSERT INTO hosts SELECT agent, %(pool)s FROM unnest(%(agents)s::text[]) AS agent ORDER BY agent ON CONFLICT DO NOTHING"
 _OTHERS = "SELECT agent, pool FROM hosts WHERE agent = ANY(%(agents)s) AND pool <> %(pool)s ORDER BY agent"
 
 
