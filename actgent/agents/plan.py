@@ -146,7 +146,7 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         try:
             return await self._process(content, session, output=output, **options)
         finally:
-            if session.status != "suspended":
+            if context_of(session).status != "suspended":  # wherever it lives by now
                 with trio.move_on_after(_CLOSING, shield=True):
                     await session.aclose()
 

@@ -585,7 +585,9 @@ class Session(Generic[DataT_co]):
             return False
         for child in tasks:
             children.stop_report(child)
-            await close_durably(child)
+        closed = [each for child in tasks for each in await host_of(child).close(child)]
+        for each in closed:
+            await write_end(each)
         return True
 
     @property

@@ -227,10 +227,11 @@ class Intake:
         """A message is in, and its turn starts as soon as it may."""
         acceptance.is_in = True
         acceptance.mark_done()
-        leaving = self._lifecycle.leaving
-        if self._drains and context.parent is None and leaving.is_due(context.id):
+        if self._drains and self._is_sent_on(context, acceptance.message):
             self._inbox.fill(place)
-            leaving.send_on(context)  # behind what came before it, which is on its way already
+            self._lifecycle.leaving.send_on(
+                context
+            )  # behind what came before it, which is on its way already
             return
         if self._runner.try_claim_place(place):
             self._start(context, context.mail.take(acceptance.message))
@@ -239,6 +240,11 @@ class Intake:
             self._announce(context, acceptance.message)
         if context.mail.unwanted is not None:
             self._stop_if_unwanted(context, acceptance.message)
+
+    def _is_sent_on(self, context: SessionContext, message: Message) -> bool:
+        """True if a message is for the next owner of its session; what is to be stopped is stopped here."""
+        is_unwanted = message.id in (context.mail.unwanted or ())
+        return context.parent is None and not is_unwanted and self._lifecycle.leaving.is_held(context.id)
 
     def _stop_if_unwanted(self, context: SessionContext, message: Message) -> None:
         """Somebody stopped the message before it was in: it ends as one that is stopped now."""

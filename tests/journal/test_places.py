@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from actgent.errors import ActgentError, ConfigurationError, JournalDamaged, JournalFailed, JournalFull
+from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed
 
@@ -156,6 +157,22 @@ async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_wr
     assert {
         each.name: each.read_bytes() for each in tmp_path.rglob("a.db*") if "lock" not in each.name
     } == left
+
+
+async def test_what_is_removed_behind_a_cut_log_hides_nothing(tmp_path, make_writer):
+    """The first write behind the cut need not be a step: an old session that leaves would make the log long again."""
+    path = tmp_path / "a.db"
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
+        for writer in writers:
+            await writer.open()
+        _empty_log(path)
+        lost = pytest.raises(JournalFailed, match="removed, replaced or cut while the journal was open")
+        with lost:
+            await journal.erase_trees([SessionKey("a", "s0")])
+        with lost:
+            await writers[1].commit(Changed(changes={"n": 1}))
 
 
 async def test_a_file_that_was_put_back_goes_on(tmp_path, make_writer):

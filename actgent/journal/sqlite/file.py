@@ -200,8 +200,6 @@ class SqliteFile:
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def write(self, rows: Sequence[Row], heads: Sequence[Head]) -> None:
-        if self.place is not None:
-            self.place.check_log()
         try:
             if len(rows) == len(heads) == 1:
                 self._write_one(rows[0], heads[0])

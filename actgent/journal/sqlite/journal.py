@@ -249,6 +249,8 @@ class SQLiteJournal(GroupedJournal):
             raise JournalFailed(f"{self._path.name} is not open")
         if self._file.is_lost:
             _call(self._file.look)
+        if self._file.place is not None:
+            self._file.place.check_log()
         try:
             return _call(method, self._file, *args)
         finally:

@@ -59,7 +59,7 @@ class Place:
         self._is_lost = False
 
     def check_log(self) -> None:
-        """Look whether the log was cut; call it before a write, which would fill the gap with zeros.
+        """Look whether the log was cut; call it before any work, as a write would fill the gap with zeros.
 
         Raises:
             JournalFailed: it was, or is another one, or not there.

@@ -74,17 +74,17 @@ class Leaving:
 
     # --- whose they are ----------------------------------------------------------------------
 
-    def is_due(self, session_id: str) -> bool:
-        """True if a session is about to leave."""
-        return any(is_left(session_id) for is_left in self.drains)
+    def is_held(self, session_id: str) -> bool:
+        """True if nothing begins in a session that is about to leave; what turns that still run begin is theirs."""
+        return any(is_left(session_id) for is_left in self.drains) and not is_inside(running_turn.get())
 
     def check_stays(self, session_id: str) -> None:
-        """Refuse what would begin in a session that is about to leave; what turns that still run begin is theirs.
+        """Refuse what would begin in a session that is about to leave.
 
         Raises:
             SessionMoved: it is about to leave.
         """
-        if self.is_due(session_id) and not is_inside(running_turn.get()):
+        if self.is_held(session_id):
             raise SessionMoved(self.runner.name, session_id)
 
     def epoch_of(self, session_id: str) -> int:

@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall
+from actgent import BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.records import Accepted
 
@@ -137,6 +137,64 @@ async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open
     assert len(slow.asked) == 1
 
 
+async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leaves(open_node, id_in, until):
+    """Nobody else knows of it: the message is not sent on, and the next owner does not answer it."""
+    slow = Slow()
+    async with open_node("one", take=[0], kind=Held) as one, open_node("two") as two:
+        one.journal.gate = trio.Event()
+        agent, other = (
+            await one.start(slow.agent),
+            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "no"))),
+        )
+        session = await agent.create_session("ada", "first", session_id=id_in(0))
+        await until(lambda: slow.asked)
+        async with trio.open_nursery() as nursery:
+            accepted = trio.Event()
+            nursery.start_soon(_chat, session, "third", accepted, "m3")
+            await until(lambda: one.journal.is_held)
+            await session.interrupt(message_id="m3")
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            one.journal.gate.set()
+            await accepted.wait()
+            slow.gate.set()
+        await two.journal.take([0])
+        await two.take_up()
+        moved = await other.open_session(session.id)
+        await moved.wait_idle()
+        assert "no" not in [each.text for each in moved.history]
+    assert len(slow.asked) == 1
+
+
+async def test_a_turn_that_may_end_may_ask_another_session(open_node, id_in, until):
+    """It leaves as well, and answers first: what a turn begins that still runs is that turn's."""
+    clerk, outcomes = BareAgent("clerk", llm=ScriptedLLM(lambda _: "helped")), []
+    started, may_ask = trio.Event(), trio.Event()
+
+    @tool
+    async def ask() -> str:
+        """Ask the other session."""
+        started.set()
+        await may_ask.wait()
+        outcomes.append((await clerk.run("help", session=below)).text)
+        return "asked"
+
+    boss = BareAgent("boss", llm=ScriptedLLM([ToolCall("ask", {}), "done"]), tools=[ask])
+    async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
+        await one.start(boss)
+        await one.start(clerk)
+        below = await clerk.create_session("ada", session_id=id_in(0, nth=1))
+        session = await boss.create_session("ada", "go", session_id=id_in(0))
+        await started.wait()
+        nursery.start_soon(_drain, one, 20)
+        await until(lambda: one.drains)
+        may_ask.set()
+        await until(lambda: not one.drains)
+        again = await boss.open_session(session.id)
+        assert again.history[-1].text == "done"
+    assert outcomes == ["helped"]
+
+
 async def test_a_turn_that_takes_longer_than_its_grace_is_stopped(open_node, id_in, until):
     """As by evict; the next owner asks the model again."""
     slow = Slow()
@@ -185,8 +243,8 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
         assert again.history[-1].text == "done"
 
 
-async def _chat(session, text, accepted):
-    await session.chat(text)
+async def _chat(session, text, accepted, message_id=None):
+    await session.chat(text, message_id=message_id)
     accepted.set()
 
 
