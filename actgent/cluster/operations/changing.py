@@ -60,7 +60,7 @@ async def release(journal: str, broker: str, pool: str, agent: str) -> None:
         raise ConfigurationError(
             f"agent {quoted(agent)} is hosted by {', '.join(hosting)}: drain and end them, or start them without it, first"
         )
-    if not await layouts.release_agent(journal, pool, agent):
+    if not await layouts.forget_host(journal, pool, agent):
         raise ConfigurationError(f"the pool {quoted(pool)} of this database hosts no agent {quoted(agent)}")
 
 

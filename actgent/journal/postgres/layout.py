@@ -106,7 +106,7 @@ async def raise_form(url: str, pool: str, form: int) -> None:
     await _run(url, _raise_form, pool, form)
 
 
-async def release_agent(url: str, pool: str, agent: str) -> bool:
+async def forget_host(url: str, pool: str, agent: str) -> bool:
     """Let whichever pool starts an agent next host it; False where this one did not.
 
     What a node of this one that hung meanwhile writes is refused, and those that run take all of their partitions again.
@@ -115,7 +115,7 @@ async def release_agent(url: str, pool: str, agent: str) -> bool:
         ConfigurationError: as `read_layout`.
         JournalFailed: nothing has changed.
     """
-    return await _run(url, _release_agent, pool, agent)
+    return await _run(url, _forget_host, pool, agent)
 
 
 async def _run(url: str, fn: Callable[..., T], *args: object) -> T:
@@ -157,7 +157,7 @@ def _begin_move(connection: Connection, pool: str, partitions: int) -> tuple[Poo
     return newest, made
 
 
-def _release_agent(connection: Connection, pool: str, agent: str) -> bool:
+def _forget_host(connection: Connection, pool: str, agent: str) -> bool:
     newest = _read(connection, pool, lock=" FOR UPDATE")[0]
     if not connection.execute("DELETE FROM hosts WHERE agent = %s AND pool = %s", (agent, pool)).rowcount:
         return False
