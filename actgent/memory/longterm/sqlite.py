@@ -7,6 +7,7 @@ everywhere costs the most and tells the least.
 
 import contextlib
 import importlib.util
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -82,7 +83,8 @@ class SQLiteStore(MemoryStore):
 
     def _prepare(self, *, has_vectors: bool) -> None:
         self._db.set_busy_timeout(BUSY)
-        for setting in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+        self._begin_log()
+        for setting in ("synchronous=FULL", "secure_delete=ON"):
             self.run(f"PRAGMA {setting}")
         if has_vectors:
             _load_vectors(self._db)
@@ -102,6 +104,19 @@ class SQLiteStore(MemoryStore):
                 )
                 self._db.execute(_INDEXES)
                 self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
+
+    def _begin_log(self) -> None:
+        """Write to a log first. SQLite does not wait where another process is about to begin it, too: so we do."""
+        until = time.monotonic() + BUSY / 1000
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+            except apsw.BusyError as error:
+                if time.monotonic() > until:
+                    raise _ours(error) from error
+                time.sleep(0.01)
+            else:
+                return
 
     def close(self) -> None:
         self._db.close()
