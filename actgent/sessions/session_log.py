@@ -15,6 +15,7 @@ from actgent.journal.records import (
     NO_LIMITS,
     NOTHING as NO_BAGGAGE,
     REFUSED,
+    WIRE,
     Accepted,
     Closed,
     Due,
@@ -274,6 +275,7 @@ class SessionLog:
         if self.has_moved:
             raise SessionMoved(self.agent, self.session_id)
         if self._is_paused:
+            WIRE.encode([record], Record)  # what cannot be written must not fail what waits beside it
             self.add(record)
             return
         self.flush_soon()

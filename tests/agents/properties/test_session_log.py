@@ -14,8 +14,9 @@ import trio
 import trio.testing
 
 from actgent import Sender
-from actgent.errors import JournalFailed, JournalFull, JournalSlow
+from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Due, Opened
 from actgent.sessions.session_log import SessionLog
 
@@ -132,3 +133,49 @@ async def test_a_log_keeps_its_order_whatever_its_journal_does(seed, autojump_cl
         journal.is_steady = True
         await log.flush()
         model.check(await journal.load("s", agent="clerk"))
+
+
+async def test_what_cannot_be_written_is_refused_while_nothing_is_written():
+    """At once, to who noted it: what others noted meanwhile is written when the log goes on."""
+    async with open_journal("memory:") as journal:
+        log = SessionLog("s", "clerk", journal, await journal.acquire())
+        await log.write(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        log.pause()
+        log.change(Changed(changes={"n": 1}))
+        with pytest.raises(NotSerializable, match=r"changes\.n"):
+            log.change(Changed(changes={"n": object()}))
+        log.change(Changed(changes={"n": 2}))
+        log.unpause()
+        await log.flush()
+        kept = await journal.load("s", agent="clerk")
+    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [1, 2]
+
+
+class GatedJournal(MemoryJournal):
+    """Writes when it is let."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = trio.Event()
+
+    async def _write(self, *args):
+        await self.gate.wait()
+        await super()._write(*args)
+
+
+async def test_what_cannot_be_written_is_refused_while_the_session_opens():
+    """The same where the step that opens it is on its way."""
+    journal = GatedJournal()
+    async with journal.running():
+        log = SessionLog("s", "clerk", journal, await journal.acquire())
+        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.write, Changed(changes={"n": 0}))
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(NotSerializable):
+                log.change(Changed(changes={"n": {1, 2}}))
+            log.change(Changed(changes={"n": 1}))
+            journal.gate.set()
+        await log.flush()
+        kept = await journal.load("s", agent="clerk")
+    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [0, 1]
