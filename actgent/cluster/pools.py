@@ -37,8 +37,6 @@ from .wire import WireRequest
 ASK, CANCEL = "ASK", "CANCEL"
 WAIT = 10.0
 """Seconds for which a node waits for what a task comes to, before it says that it is at work."""
-PROMPT = 2.0
-"""Seconds for which a stopped task is waited for; then it is stopped without anybody waiting for that."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two tries."""
 _OK, _UNAVAILABLE = 200, 503
@@ -79,30 +77,20 @@ class PoolLinks:
             pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """See `Pools`; what takes long goes on behind the caller, who hears that nothing is left over."""
-        found: list[PoolReport] = []
-        done = trio.Event()
-        self._nursery().start_soon(self._cancel, pool, task, found, done)
-        with trio.move_on_after(PROMPT):
-            await done.wait()
-        return found[0] if found else PoolReport()
-
-    async def _cancel(self, pool: str, task: PoolTask, found: list[PoolReport], done: trio.Event) -> None:
-        """Stop a task, as often as it takes."""
+        """See `Pools`."""
         pause = FIRST_PAUSE
-        while not found:
+        while True:
             try:
                 report = await self._try(pool, CANCEL, task)
-                if report.refused or report.answered is not None:
-                    found.append(report)
             except NoQueue:
-                found.append(PoolReport(spent={}))  # nobody was ever there to begin it
+                return PoolReport(spent={})  # nobody was ever there to begin it
             except (ConnectionLost, *BROKEN) as error:
                 _log.debug("a task of pool %s is stopped again: %s", Each(pool), error)
-            if not found:
-                await trio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-        done.set()
+            else:
+                if report.refused or report.answered is not None:
+                    return report
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _try(self, pool: str, verb: str, task: PoolTask) -> PoolReport:
         """Say something once.

@@ -1,6 +1,7 @@
 """Agents of other pools: asked as any other agent, paid out of the budget of who asks, stopped with it, and found in circles."""
 
 import json
+import math
 from contextlib import asynccontextmanager
 
 import pytest
@@ -24,6 +25,7 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.client.transport import ConnectionLost
 from actgent.cluster.operations.changing import release
 from actgent.control.budget import spent_in
 from actgent.errors import Fenced
@@ -250,6 +252,67 @@ async def test_a_task_that_is_stopped_before_it_arrives_never_begins():
         for _ in range(2):
             assert (await links.ask(writers.pool, early, patience=5)).answered.text == "written: a poem"
             assert (await links.cancel(writers.pool, early)).answered.text == "written: a poem"
+    assert calls == ["a poem"]
+
+
+class Faulty:
+    """The way to another pool, on which the first answers are lost, or all of them."""
+
+    def __init__(self, way, losses=math.inf):
+        self.way, self.losses, self.tries = way, losses, 0
+
+    async def exchange(self, session_id, asked, *, seconds):
+        if asked.verb == "CANCEL":
+            self.tries += 1
+            if self.tries <= self.losses:
+                await trio.lowlevel.checkpoint()
+                raise ConnectionLost("the answer is lost", was_sent=False)
+        return await self.way.exchange(session_id, asked, seconds=seconds)
+
+
+def make_faulty(runtime, pool, **losses):
+    links = runtime.delegation.pools
+    links._transports[pool] = Faulty(links._transports[pool], **losses)
+
+
+async def test_a_stop_that_is_lost_is_said_again():
+    """Until the other pool has confirmed it; who stopped its turn does not wait for that."""
+    calls, never = [], trio.Event()
+    async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
+        editor = delegating("editor", [PoolAgent("writer", pool=writers.pool).as_tool()])
+        async with node(editors, editor) as runtime:
+            session = await editor.create_session("ada")
+            await session.chat("a poem")
+            await until(lambda: calls)
+            make_faulty(runtime, writers.pool, losses=3)
+            await session.interrupt()
+            await closed(there)
+
+
+async def test_a_stop_of_which_nobody_heard_is_said_by_the_next_node():
+    """It stands in the journal: the node that begins with it ends before the other pool has heard, and another one goes on."""
+    calls, never = [], trio.Event()
+
+    def asking():
+        writer = PoolAgent("writer", pool=writers.pool, grace=0.1)
+        return delegating("editor", [writer.as_tool()])
+
+    async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
+        editor = asking()
+        async with node(editors, editor) as runtime:
+            session = await editor.create_session("ada", session_id="s")
+            await session.chat("a poem")
+            await until(lambda: calls)
+            make_faulty(runtime, writers.pool)
+            await session.interrupt()
+            await session.wait_idle()
+        (task,) = await there.sessions(agent="writer")
+        assert task.state != "closed"
+        async with node(editors, asking()) as runtime:
+            await closed(there)
+            asked = f"writer@{writers.pool}"
+            while len(await runtime.sessions(agent=asked)) > 1:  # noqa: ASYNC110 - what told it leaves the journal
+                await trio.sleep(0.02)
     assert calls == ["a poem"]
 
 

@@ -25,6 +25,8 @@ from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare import Bare
 from actgent.runtime.delegation.pools import GRANTED, PoolReport, Pools, PoolTask, amounts_of, chain_of
+from actgent.runtime.delegation.stopping import STOPPED, PoolStops
+from actgent.runtime.directory import Directory
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.slots import slot_lent
 from actgent.sessions.context import SessionContext
@@ -109,7 +111,9 @@ class PoolAgent(Agent[Any, Any]):
                 f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open_runtime(broker=...) says of which"
             )
         core = super()._build_core(runtime)
-        self._asking = core.receivers = _Asking(self, runtime.delegation.pools)
+        self._asking = core.receivers = _Asking(
+            self, runtime.delegation.pools, PoolStops(runtime.delegation.pools, self.pool), runtime.agents
+        )
         return core
 
     def _watch(self, session: Session) -> None:
@@ -128,6 +132,8 @@ class _Asking:
 
     agent: PoolAgent
     pools: Pools
+    stops: PoolStops
+    agents: Directory
 
     def are_due(self, context: SessionContext, turn: Turn) -> bool:
         """See `Receivers`: everything is the other agent's."""
@@ -140,6 +146,9 @@ class _Asking:
             RemoteError: the task failed; the failure has the kind that it had there.
             LimitReached: nothing is left of a limit that could be granted.
         """
+        if (stopped := context.seen_state.get(STOPPED)) is not None:
+            await self.stops.go_on(context, stopped, now=_steady_time(context))
+            return Reply(text="It was stopped.")
         order = context.seen_state.get(_key(turn.message.id)) or await self._make_order(context, turn)
         if "report" not in order:
             order = await _settle(context, turn.message.id, order, await self._ask(context, turn, order))
@@ -166,7 +175,8 @@ class _Asking:
         order = context.seen_state.get(_key(message_id))
         if order is None or "report" in order:
             return
-        report = await self.pools.cancel(self.agent.pool, self._task(context, context.turn, order))
+        opener = self.agents.opener(self.agent.name)
+        report = await self.stops.stop(opener, context, self._task(context, None, order))
         await _settle(context, message_id, order, report)
 
     async def _make_order(self, context: SessionContext, turn: Turn) -> Mapping[str, Any]:
@@ -189,8 +199,7 @@ class _Asking:
         """Until when, as steady Unix time, and for how many seconds; both of the task that is worked at, if it has them."""
         if context.task is not None and context.task.deadline:
             return context.task.deadline, context.task.seconds
-        now = services_of(face_of(context)).running.clock.steady()
-        return now + self.agent.deadline, self.agent.deadline
+        return _steady_time(context) + self.agent.deadline, self.agent.deadline
 
     def _task(self, context: SessionContext, turn: Turn | None, order: Mapping[str, Any]) -> PoolTask:
         pool = self.pools.pool
@@ -228,6 +237,10 @@ class _NoModel(LLM):
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         raise ConfigurationError("an agent of another pool has no model here")
+
+
+def _steady_time(context: SessionContext) -> float:
+    return services_of(face_of(context)).running.clock.steady()
 
 
 def _key(message_id: str) -> str:

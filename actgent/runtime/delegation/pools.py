@@ -104,7 +104,7 @@ class Pools(typing.Protocol):
         """
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
-        """Stop a task, and wait until its session is closed, or was never there and never will be."""
+        """Stop a task, and wait until its session is closed, or was never there and never will be, over kills on both sides."""
 
 
 What = Callable[[SessionOpener, PoolTask], Awaitable[PoolReport]]
