@@ -24,8 +24,16 @@ from actgent.journal.records import Answered, Said
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
 from actgent.protocols.bare import Bare
-from actgent.runtime.delegation.pools import GRANTED, PoolReport, Pools, PoolTask, amounts_of, chain_of
-from actgent.runtime.delegation.stopping import STOPPED, PoolStops
+from actgent.runtime.delegation.pools import (
+    GRANTED,
+    STOPPED,
+    PoolReport,
+    Pools,
+    PoolStops,
+    PoolTask,
+    amounts_of,
+    chain_of,
+)
 from actgent.runtime.directory import Directory
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.slots import slot_lent
