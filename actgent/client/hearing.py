@@ -1,4 +1,8 @@
-"""How a session of a client hears what happens: one stream for all of its handlers, as long as it has any."""
+"""How a session of a client hears what happens: one stream for all of its handlers, as long as it has any.
+
+The server is told what handlers hear at all, so that other events come along with those, and what grows only to handlers of
+that. The first of these opens the stream anew.
+"""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +19,7 @@ from actgent.support.logs import Each, logger_of
 from .calls import Calls
 from .following import Following
 from .handling import Calling
-from .reading import Deliveries
+from .reading import GROWING, HEARD, Deliveries, is_heard
 from .transport import RemoteRequest, StreamEvent
 
 _log = logger_of(__name__)
@@ -58,6 +62,12 @@ class Hearing:
         self._request = request
         self._calling = Calling(session, self.handlers)
         self._scope: trio.CancelScope | None = None
+        self._reading = trio.CancelScope()
+        """Of the stream that is open."""
+        self._is_telling = False
+        """True while handlers are called, which are not cut off when the stream is opened anew."""
+        self._wanted = HEARD
+        """The events that the stream tells at once."""
         self._ready = trio.Event()
         self._error: ActgentError | None = None
         self._deliveries = Deliveries()
@@ -68,8 +78,17 @@ class Hearing:
         attached = self.handlers.add(kind, handler)
         if self._scope is None:
             self._scope, self._ready, self._error = trio.CancelScope(), trio.Event(), None
-            self._link.nursery.start_soon(self._run, self._scope, self._ready)
+            self._link.nursery.start_soon(self._run, self._scope)
+        elif not GROWING.get(kind, self._wanted) <= self._wanted:
+            self._read_anew()
         return attached
+
+    def _read_anew(self) -> None:
+        """Have the stream opened again, as soon as no handler is at work."""
+        if self._ready.is_set():
+            self._ready = trio.Event()
+        if not self._is_telling:
+            self._reading.cancel()
 
     def rest(self) -> None:
         """Hear no more if there is nobody left who would."""
@@ -81,6 +100,7 @@ class Hearing:
         if self._scope is not None:
             self._scope.cancel()
         self._scope, self.cursor = None, None
+        self._ready.set()
         self._heard.unpark_all()
 
     async def settle(self) -> None:
@@ -96,49 +116,64 @@ class Hearing:
             raise self._error
 
     async def catch_up(self) -> None:
-        """Wait until handlers have heard all that the session has by now."""
-        while (heard := self._place()) is not None:
-            query = {"after": heard, "limit": PAGE}
+        """Wait until handlers have heard all that the session has for them by now."""
+        after = self._place()
+        while after is not None:
+            query = {"after": after, "limit": PAGE}
             page = await self._link.calls.call(attrs.evolve(self._request, query=query))
-            last = page["items"][-1]["id"] if page["items"] else 0
-            while (place := self._place()) is not None and place < last:
+            heard = [each["id"] for each in page["items"] if is_heard(each["event"], each["data"])]
+            while (place := self._place()) is not None and place < max(heard, default=0):
                 await self._heard.park()
-            if page["next"] is None:
-                return
+            after = page["next"]
 
     def _place(self) -> int | None:
         """The number of the last record that was heard; None where nothing is heard."""
         return None if self._scope is None else self.cursor
 
-    async def _run(self, scope: trio.CancelScope, ready: trio.Event) -> None:
+    async def _run(self, scope: trio.CancelScope) -> None:
         with scope:
             try:
                 if self.cursor is None:
                     asked = attrs.evolve(self._request, operation="get_session")
                     self.cursor = (await self._link.calls.call(asked))["records"]
-                following = Following(
-                    transport=self._link.calls.transport,
-                    request=self._request,
-                    cursor=self.cursor,
-                    patience=math.inf,
-                    opened=ready,
-                )
-                await following.run(self._hear)
+                has_ended = False
+                while not has_ended:
+                    with trio.CancelScope() as self._reading:
+                        await self._following(self.cursor).run(self._hear)
+                        has_ended = True
             except ActgentError as error:
                 await self._end(error)
             finally:
-                ready.set()
-                if not scope.cancel_called:
+                if self._scope is scope:
                     self._scope = None
-                self._heard.unpark_all()
+                    self._ready.set()
+                    self._heard.unpark_all()
+
+    def _following(self, cursor: int) -> Following:
+        """Return what reads a stream of all that handlers hear which there are now."""
+        grown = [names for kind, names in GROWING.items() if self.handlers.of(kind)]
+        self._wanted = HEARD.union(*grown)
+        return Following(
+            transport=self._link.calls.transport,
+            request=attrs.evolve(self._request, wanted=self._wanted),
+            cursor=cursor,
+            patience=math.inf,
+            opened=self._ready,
+        )
 
     async def _hear(self, events: Sequence[StreamEvent]) -> None:
-        whole = await with_whole_results(self._link.calls, self._request, events)
-        deliveries = [delivery for event in whole for delivery in self._deliveries.read(event)]
-        await self._calling.deliver(deliveries)
+        self._is_telling = True
+        try:
+            whole = await with_whole_results(self._link.calls, self._request, events)
+            deliveries = [delivery for event in whole for delivery in self._deliveries.read(event)]
+            await self._calling.deliver(deliveries)
+        finally:
+            self._is_telling = False
         if (number := events[-1].number) is not None:
             self.cursor = number
             self._heard.unpark_all()
+        if not self._ready.is_set():  # a handler was attached to which the stream tells too little
+            self._reading.cancel()
 
     async def _end(self, error: ActgentError) -> None:
         """Nothing more is heard, which handlers of exceptions are told."""

@@ -31,6 +31,7 @@ from actgent.messages import (
     Usage,
 )
 from actgent.sessions.following import Observed
+from actgent.sessions.handlers import HandlerKind
 
 from .problems import failure_error
 from .transport import StreamEvent
@@ -146,6 +147,19 @@ def _to_part(data: Data) -> Part:
 
 
 # --- events ------------------------------------------------------------------------------
+
+HEARD = frozenset(["reply", "event", "result", "route", "approval", "failed"])
+"""The events of records that some kind of handler hears; `failed` are those of `ended` that tell a failure."""
+GROWING: Mapping[HandlerKind, frozenset[str]] = {
+    "token": frozenset(["token", "growing"]),
+    "tool_progress": frozenset(["progress"]),
+}
+"""The events without a record, by the handlers that hear them."""
+
+
+def is_heard(name: str, data: Data) -> bool:
+    """Return True for the event of a record that some kind of handler hears."""
+    return name in HEARD or (name == "ended" and data["failed"] is not None)
 
 
 @attrs.define(eq=False)

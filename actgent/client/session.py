@@ -40,6 +40,8 @@ from .saying import content_body, decided, said
 from .transport import Operation, RemoteRequest, StreamEvent
 
 H = TypeVar("H", bound=Callable[..., Any])
+_STOPS = frozenset(["ended", "turn"])
+"""The events after which a session may be idle."""
 AGAIN = 1.0
 """Seconds after which it is asked again whether a session works."""
 
@@ -334,7 +336,8 @@ class RemoteSession:
                 if any(each.name in ("ended", "closed") or _is_suspended(each) for each in events):
                     scope.cancel()
 
-            await self.following(self.request("get_events"), after).run(hear)
+            request = attrs.evolve(self.request("get_events"), wanted=_STOPS)
+            await self.following(request, after).run(hear)
 
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`."""

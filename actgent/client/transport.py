@@ -5,7 +5,7 @@ where a connection is lost is the same for all of them, and stands above.
 """
 
 import abc
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
 
@@ -72,6 +72,8 @@ class RemoteRequest:
     """Seconds for which the server may hold the answer back until there is more to say."""
     owner: str = ""
     """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
+    wanted: AbstractSet[str] = frozenset()
+    """The names of the events that are waited for; others come along with them. None: all of them are."""
 
 
 @attrs.frozen(kw_only=True)

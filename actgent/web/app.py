@@ -266,7 +266,7 @@ async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Tell a browser that a page of an allowed site may ask."""
     headers = {
         "access-control-allow-methods": "GET, POST, PUT, DELETE",
-        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent",
+        "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events",
         "access-control-max-age": "600",
     }
     await Response(status_code=204, headers=headers)(scope, receive, send)

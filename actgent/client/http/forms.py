@@ -46,6 +46,8 @@ PATHS: Mapping[Operation, tuple[str, str]] = {
 STREAM = "text/event-stream"
 REPEATED = "actgent-repeated"
 """The header of an answer of a gateway whose request may have had its effect before, at a process that has gone."""
+WANTED = "actgent-events"
+"""The header of a request for events that says which of them are waited for; releases that do not know it tell all at once."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""
@@ -78,6 +80,8 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:
         headers["idempotency-key"] = request.key
+    if request.wanted:
+        headers[WANTED] = ",".join(sorted(request.wanted))
     body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
     if body is not None:
         headers["content-type"] = "application/json"

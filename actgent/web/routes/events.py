@@ -4,6 +4,7 @@ from typing import get_args
 
 from starlette.responses import Response
 
+from actgent.client.http.forms import WANTED
 from actgent.sessions.following import ObservedType
 from actgent.web.problems import Problem
 from actgent.web.streaming.happenings import teller_at
@@ -31,7 +32,9 @@ async def get_events(call: HTTPCall) -> Response:
     if head.closed and after >= head.records:
         return Response(status_code=204)  # by which a browser's EventSource comes back no more
     reach = call.gateway.reach
-    reading = SessionReading(journal=reach.journal, tails=call.gateway.tails, key=head.key, after=after)
+    reading = SessionReading(
+        journal=reach.journal, tails=call.gateway.tails, key=head.key, after=after, wanted=_wanted_of(call)
+    )
     return StreamedEvents(reading.run, call.gateway.streams)
 
 
@@ -83,6 +86,12 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
     return found
 
 
+def _wanted_of(call: HTTPCall) -> frozenset[str] | None:
+    """The names of the events that a client waits for; None is all."""
+    named = frozenset(filter(None, map(str.strip, call.header(WANTED).split(","))))
+    return named or None
+
+
 def _after_of(call: HTTPCall) -> int:
     """The number of the last record that the client has seen; a stream that is taken up again knows it better."""
     text = call.header("last-event-id")
@@ -115,7 +124,12 @@ ENDPOINTS = (
         scope="read",
         query={"agent": AGENT, "after": NUMBER, "limit": LIMIT, "whole": WHOLE},
         statuses=(200, 204),
-        headers={"Last-Event-ID": "The number of the last event that was seen."},
+        headers={
+            "Last-Event-ID": "The number of the last event that was seen.",
+            "Actgent-Events": "Names of the events that are waited for, with commas; failed are those of ended that tell a "
+            "failure. Others come along with the next of these, and what grows (token, growing, progress) only where it is "
+            "one of them. Without, all are told at once.",
+        },
         streams=True,
     ),
     Endpoint(

@@ -8,7 +8,7 @@ is left waits for the reader's own task. Source: the HTML standard, section 9.2 
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set as AbstractSet
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -128,7 +128,9 @@ class StreamWriter:
 class Frames:
     """What waits for one connection."""
 
-    def __init__(self, wire: StreamWriter) -> None:
+    def __init__(self, wire: StreamWriter, wanted: AbstractSet[str] | None = None) -> None:
+        self._wanted = wanted
+        """The events that its client waits for, by their names; None: all of them."""
         self.is_live = False
         """False: it still reads what was before, and nothing is kept for it."""
         self.seen = 0
@@ -143,6 +145,10 @@ class Frames:
         self._is_over = False
         self._changed: trio.Event | None = None
         """There while its task waits, and the connection is free."""
+
+    def wants(self, names: Collection[str]) -> bool:
+        """True if its client waits for one of these events."""
+        return self._wanted is None or not self._wanted.isdisjoint(names)
 
     def put(self, piece: Piece) -> bool:
         """Send a piece, or keep it; beyond what may wait, the connection is told that it lags, and ends.
@@ -224,7 +230,8 @@ class Frames:
     async def write_all(self) -> None:
         """Write what comes, to the end."""
         while (data := await self.take()) is not None:
-            await self._wire.write(data)
+            if data:  # all of it may have been read from the journal
+                await self._wire.write(data)
 
 
 Write = Callable[[bytes], Awaitable[None]]

@@ -5,7 +5,7 @@ has, since something may have come in between; what comes twice has a number tha
 """
 
 import itertools
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence, Set as AbstractSet
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -58,20 +58,45 @@ class Tail:
     _waiting: list[tuple[int | None, bytes]] = attrs.field(factory=list)
     """Frames that are told together."""
     _size: int = 0
+    _is_awaited: bool = False
+    """True: a reader waits for one of them."""
 
-    def frame_of(self, item: Growing | CallProgress) -> bytes:
-        """Return what grows, for those who have what grew before."""
-        if isinstance(item, CallProgress):
+    def grow(self, item: Growing | CallProgress) -> None:
+        """Have what grows told to those who want it, and have what grew before; who comes later gets all of it."""
+        if isinstance(item, Growing):
+            shown = "" if self.grown is None or self.grown.reply_id != item.reply_id else self.grown.text
+            self.grown = attrs.evolve(item, text=shown[: item.begin] + item.text, begin=0)
+            if self._is_wanted(["token"]):
+                self._add(frame("token", attrs.asdict(item)), None)
+        elif self._is_wanted(["progress"]):
             known = {"done": item.done, "total": item.total, "text": item.text}
-            return frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known})
-        shown = "" if self.grown is None or self.grown.reply_id != item.reply_id else self.grown.text
-        self.grown = attrs.evolve(item, text=shown[: item.begin] + item.text, begin=0)
-        return frame("token", attrs.asdict(item))
+            self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
-    def add(self, data: bytes, number: int | None = None) -> None:
-        """Have a frame told with those that are told next."""
+    def add(self, told: Sequence[Happening]) -> None:
+        """Have the events of a record told with those that are told next."""
+        names = {each.name for each in told}
+        if any(each.name == "ended" and each.data["failed"] is not None for each in told):
+            names.add("failed")
+        for number, data in to_frames(told):
+            self._add(data, number)
+        if not names.isdisjoint({"answer", "ended"}):
+            self.grown = None
+        self.is_over = self.is_over or "closed" in names
+        self._is_awaited = self._is_awaited or self._is_wanted(names)
+
+    def _add(self, data: bytes, number: int | None) -> None:
         self._waiting.append((number, data))
         self._size += len(data)
+        self._is_awaited = self._is_awaited or number is None
+
+    def _is_wanted(self, names: Collection[str]) -> bool:
+        """True if a reader waits for one of these events."""
+        return any(each.wants(names) for each in self.readers)
+
+    @property
+    def is_due(self) -> bool:
+        """True if what waits is to be told: all of it goes with an event that somebody wants."""
+        return self._is_awaited or self.is_over or self.is_much
 
     @property
     def is_much(self) -> bool:
@@ -83,7 +108,7 @@ class Tail:
         if not self._waiting:
             return
         piece = Piece(self._waiting)
-        self._waiting, self._size = [], 0
+        self._waiting, self._size, self._is_awaited = [], 0, False
         for number, reader in enumerate(tuple(self.readers), 1):
             if not reader.put(piece):
                 self.readers.discard(reader)
@@ -118,8 +143,10 @@ class Tails:
                 reader.end(bye())
 
     @asynccontextmanager
-    async def entered(self, key: SessionKey, wire: StreamWriter) -> AsyncGenerator[tuple[Tail, Frames], None]:
-        """Follow a session for the block."""
+    async def entered(
+        self, key: SessionKey, wire: StreamWriter, wanted: AbstractSet[str] | None
+    ) -> AsyncGenerator[tuple[Tail, Frames], None]:
+        """Follow a session for the block, for a client that waits for events of these names; None is all."""
         if not self._is_reminding:
             self._is_reminding = True
             self._nursery.start_soon(self._remind)
@@ -127,7 +154,7 @@ class Tails:
         if tail is None:
             tail = self._tails[key] = Tail(key)
             self._nursery.start_soon(self._follow, tail)
-        frames = Frames(wire)
+        frames = Frames(wire, wanted)
         if self._is_closed:
             frames.end(bye())
         tail.readers.add(frames)
@@ -180,42 +207,38 @@ class Tails:
         tail.ready.set()
         with suppress(trio.EndOfChannel):
             while tail.readers:  # without them all were cut off, and only end
-                await _collect(tail, teller, follower)
-                await tail.tell()
+                has_grown = await _collect(tail, teller, follower)
+                if tail.is_due:
+                    await tail.tell()
+                elif not has_grown:
+                    continue
                 if tail.is_over:
                     tail.end(b"")
                 await trio.sleep(TOGETHER)  # what comes meanwhile is one piece
         await tail.tell()
 
 
-async def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> None:
-    """Wait for what comes next in a session, and take all that is there by then.
+async def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
+    """Wait for what comes next in a session, and take all that is there by then; True if some of it only grows.
 
     Raises:
         trio.EndOfChannel: nothing follows what was taken.
     """
+    has_grown = False
     item: Followed | Growing | CallProgress | None = await follower.receive()
     while item is not None:
         if isinstance(item, Followed):
-            _take(tail, teller.tell(item.number, item.record, item.at or 0.0))
+            tail.add(teller.tell(item.number, item.record, item.at or 0.0))
         else:
-            tail.add(tail.frame_of(item))
+            has_grown = True
+            tail.grow(item)
         if tail.is_much:
-            return
+            break
         item = follower.receive_ready()
         while item is None and follower.has_news:
             await follower.move_on()
             item = follower.receive_ready()
-
-
-def _take(tail: Tail, told: Sequence[Happening]) -> None:
-    """Have the events of a record told."""
-    names = {each.name for each in told}
-    for number, data in to_frames(told):
-        tail.add(data, number)
-    if not names.isdisjoint({"answer", "ended"}):
-        tail.grown = None
-    tail.is_over = tail.is_over or "closed" in names
+    return has_grown
 
 
 # --- one reader --------------------------------------------------------------------------
@@ -229,10 +252,12 @@ class SessionReading:
     tails: Tails
     key: SessionKey
     after: int
+    wanted: AbstractSet[str] | None = None
+    """The names of the events that it waits for: others come with the next of them, and of what grows only these; None is all."""
 
     async def run(self, wire: StreamWriter) -> None:
         """Write all that is behind the number, and then what comes."""
-        async with self.tails.entered(self.key, wire) as (tail, frames):
+        async with self.tails.entered(self.key, wire, self.wanted) as (tail, frames):
             await wire(f"retry: {RETRY}\n\n".encode())
             frames.seen = self.after
             head = await self.journal.head(*self.key)
@@ -245,7 +270,7 @@ class SessionReading:
             frames.is_live = True
             if is_over or await catch_up():
                 return
-            if tail.grown is not None:
+            if tail.grown is not None and frames.wants(["growing"]):
                 frames.put_first(frame("growing", attrs.asdict(tail.grown)))
             await frames.write_all()
 

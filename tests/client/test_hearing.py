@@ -1,0 +1,81 @@
+"""What a client has the server tell at once, as its handlers come and go."""
+
+import pytest
+import trio
+
+from actgent import LLM, Answer, BareAgent, Text
+from actgent.client import hearing
+
+PATIENCE = 60
+"""Seconds for all of a test, on a machine that does much else."""
+
+
+class Halting(LLM):
+    """Says two words, the second one when it is let go."""
+
+    name = "halting"
+
+    def __init__(self):
+        self.may_go = trio.Event()
+
+    async def complete(self, chat, on_text=None):
+        await on_text("one", 0)
+        await self.may_go.wait()
+        await on_text(" two", 0)
+        return Answer(parts=(Text("one two"),))
+
+
+async def test_a_handler_of_tokens_that_comes_later_hears_an_answer_grow(serving):
+    """It is attached by another handler, which comes to its end, and hears the next answer before that is whole."""
+    model = Halting()
+    model.may_go.set()
+    tokens, replies = [], []
+
+    async def hear(reply):
+        if not replies:
+            session.on_token(listen)
+        await trio.lowlevel.checkpoint()
+        replies.append(reply.text)
+
+    def listen(token):
+        tokens.append(token.text)
+        model.may_go.set()
+
+    with trio.fail_after(PATIENCE):
+        async with serving(BareAgent("clerk", llm=model)) as served, served.connect() as client:
+            session = await client.agent("clerk").create_session("ada")
+            session.on_conversation(hear)
+            await session.chat("count")
+            await session.wait_idle()
+            assert (tokens, replies) == ([], ["one two"])
+            model.may_go = trio.Event()
+            await session.chat("again")
+            await session.wait_idle()
+            assert (tokens, replies) == (["one", " two"], ["one two", "one two"])
+
+
+async def test_nobody_waits_for_events_that_no_handler_hears(clerk, monkeypatch):
+    """`wait_idle` is over when handlers have heard what is for them, however much else there is."""
+    monkeypatch.setattr(hearing, "PAGE", 2)
+    replies = []
+    with trio.fail_after(PATIENCE):
+        session = await clerk.create_session("ada")
+        session.on_conversation(replies.append)
+        await session.chat("hello")
+        await session.wait_idle()
+        for number in range(5):
+            await session.schedule(f"later {number}", after=3600)
+        await session.wait_idle()
+        assert [each.text for each in replies] == ["you said: hello "]
+
+
+@pytest.mark.parametrize("is_failing", [False, True])
+async def test_what_failed_is_heard_at_once(clerk, is_failing):
+    """Also by handlers of nothing else, beside the ends of messages that did not fail."""
+    failures = []
+    with trio.fail_after(PATIENCE):
+        session = await clerk.create_session("ada")
+        session.on_exception(failures.append)
+        await session.chat("fail" if is_failing else "hello")
+        await session.wait_idle()
+        assert [each.kind for each in failures] == ["model"] * is_failing
