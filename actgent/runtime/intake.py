@@ -1,9 +1,8 @@
 """How messages come into a running agent: a place in the inbox first, then durable, then in, or straight into their turn."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
-from functools import partial
 
 import attrs
 import trio
@@ -15,7 +14,7 @@ from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
 from actgent.messages import Message, Priority
 from actgent.sessions.context import SessionContext
-from actgent.sessions.incoming import check_busy, join
+from actgent.sessions.incoming import check_busy, join, tell_moved
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.session_log import SessionLog
@@ -359,27 +358,27 @@ class Intake:
         if (error := _suspended(context)) is None:
             return
         known = tuple((context.mail.acceptances or {}).values())
-        told = [tell for acceptance in known for tell in self._send_impatient(context, acceptance, error)]
-        log = context.log
-        if told and (log is None or not self._runner.start_soon(_tell_written, log, told)):
-            _tell(told)
+        told = [each for acceptance in known for each in self._send_impatient(context, acceptance, error)]
+        if told and (context.log is None or not self._runner.start_soon(_tell_written, context, told)):
+            _tell(context, told)
 
     def _send_impatient(
         self, context: SessionContext, acceptance: Acceptance, error: Suspended
-    ) -> list[Callable[[], object]]:
-        """Refuse one message if who said it does not wait for people; returns what tells those who wait for it."""
+    ) -> "list[_SentAway]":
+        """Refuse one message if who said it does not wait for people; returns those who are to hear of it."""
         future, message_id = acceptance.future, acceptance.message.id
-        told = [partial(guest.suspend, error) for guest in acceptance.guests if not guest.is_patient]
+        impatient = [guest for guest in acceptance.guests if not guest.is_patient]
+        told = [_SentAway(guest, message_id, error, is_refused=False) for guest in impatient]
         acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
         if future is None or not acceptance.is_in or future.is_patient:
-            return [*told]
+            return told
         context.mail.forget_accepted(message_id)
         if acceptance.place is not None:
             self._inbox.take_out(acceptance.place)
         acceptance.place = None
         self._refuse(context, acceptance)
         future.is_sent_away = True
-        sent = [partial(each.send_away, message_id, error) for each in (future, *acceptance.guests)]
+        sent = [_SentAway(each, message_id, error, is_refused=True) for each in (future, *acceptance.guests)]
         return [*told, *sent]
 
     def _publish(self, message: Message) -> None:
@@ -429,18 +428,39 @@ def _check_not_suspended(context: SessionContext, message: Message, future: Turn
         raise error
 
 
-async def _tell_written(log: SessionLog, told: Iterable[Callable[[], object]]) -> None:
+@attrs.frozen
+class _SentAway:
+    """Someone who waited behind a turn that waits for people, and does not wait for those."""
+
+    future: TurnFuture
+    message_id: str
+    error: Suspended
+    is_refused: bool
+    """True: what they wait for was taken out of the inbox again."""
+
+    def tell(self, context: SessionContext) -> None:
+        """Let them go, with the reason; if another process goes on with the session, that is it."""
+        if context.has_moved:
+            tell_moved((self.future,), self.message_id, SessionMoved(context.agent, context.id))
+        elif self.is_refused:
+            self.future.send_away(self.message_id, self.error)
+        else:
+            self.future.suspend(self.error)
+
+
+async def _tell_written(context: SessionContext, told: Iterable[_SentAway]) -> None:
     """Tell callers that they are refused when the journal has it, or cannot have it."""
     try:
-        with suppress(JournalError, Fenced):
-            await log.flush()
+        if context.log is not None:
+            with suppress(JournalError, Fenced):
+                await context.log.flush()
     finally:
-        _tell(told)
+        _tell(context, told)
 
 
-def _tell(told: Iterable[Callable[[], object]]) -> None:
-    for tell in told:
-        tell()
+def _tell(context: SessionContext, told: Iterable[_SentAway]) -> None:
+    for each in told:
+        each.tell(context)
 
 
 def _check_not_closed(context: SessionContext, acceptance: Acceptance) -> None:

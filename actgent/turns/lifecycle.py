@@ -210,7 +210,10 @@ class TurnLifecycle:
         return trio.CancelScope(deadline=self._silence, shield=True)
 
     async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
-        """End a message that never had its turn. Who waits for it hears of that when the journal has it, or cannot have it."""
+        """End a message that never had its turn. Who waits for it hears of that when the journal has it, or cannot have it.
+
+        Where another process was found to own the session by then, it answers the message, and they hear of that.
+        """
         if context.has_moved:
             self.leave_unstarted(context, message)
             return
@@ -223,6 +226,8 @@ class TurnLifecycle:
                 with suppress(JournalError, Fenced):
                     await context.log.flush()
         finally:
+            if context.mail.has_moved:
+                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
             for listener in listeners:
                 listener.finish()
 

@@ -33,14 +33,14 @@ async def answer_to(opener: SessionOpener, said: Question, options: CallOptions)
         except trio.Cancelled:
             await future.leave(host_of(asked if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
             raise
-    if future.is_sent_away and (log := asked.log) is not None:
-        await log.flush()  # nothing of it comes back after a crash
-    return _outcome(future, message)
+    return await _outcome(asked, future, message)
 
 
-def _outcome(future: TurnFuture, message: Message) -> Reply:
+async def _outcome(asked: SessionContext, future: TurnFuture, message: Message) -> Reply:
     """What a message came to; if its session has moved, the error says under which id it is known there."""
     try:
+        if future.is_sent_away and (log := asked.log) is not None:
+            await log.flush()  # nothing of it comes back after a crash
         return future.outcome()
     except SessionMoved as moved:
         moved.message_id = message.id

@@ -1,0 +1,89 @@
+"""Whoever is just about to hear that something is refused or stopped, when its session is found to be another process's."""
+
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from actgent import Agent, BareAgent, ScriptedLLM, SessionMoved, ToolCall, open_runtime, tool
+from actgent.errors import ActgentError, Fenced
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Ended
+
+
+class TakenJournal(MemoryJournal):
+    """A journal of several processes, of which another takes all when the end of the message `m` is written here."""
+
+    is_shared = True
+    is_taken = False
+
+    def _check(self, entry):
+        if any(isinstance(each, Ended) and each.message_id == "m" for each in entry.records):
+            self.is_taken = True
+        if self.is_taken:
+            raise Fenced("another process owns it")
+
+    async def commit(self, entry, *, epoch, durable=True):
+        self._check(entry)
+        await super().commit(entry, epoch=epoch, durable=durable)
+
+    def write_soon(self, entry, *, epoch):
+        self._check(entry)
+        super().write_soon(entry, epoch=epoch)
+
+
+@tool(approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def interrupted(agent: Agent, session, let_go):
+    """Its message is stopped while it waits for its turn."""
+    with pytest.raises(SessionMoved):
+        await session.interrupt(message_id="m")
+
+
+async def sent_away(agent: Agent, session, let_go):
+    """The turn in front of it waits for a person from now on."""
+    let_go.set()
+
+
+async def told(heard, call):
+    """What a call comes to, and the id that its error names."""
+    try:
+        await call()
+    except ActgentError as error:
+        heard.append((type(error), getattr(error, "message_id", None)))
+
+
+async def read(heard, agent, session):
+    async with agent.stream("transfer", session=session, message_id="m") as deliveries:
+        heard += [(type(each.error), each.message_id) async for each in deliveries]
+
+
+@pytest.mark.parametrize("case", [interrupted, sent_away])
+@pytest.mark.parametrize("callers", ["one", "two", "stream"])
+async def test_who_waits_hears_that_the_session_has_moved(case, callers, autojump_clock):
+    """The message is the other process's, which answers it: nobody is told that it is over, and all hear its id."""
+    let_go, heard = trio.Event(), []
+
+    async def answer(_):
+        await let_go.wait()
+        return ToolCall("pay", {})
+
+    async with TakenJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer), tools=[pay]))
+        session = await agent.create_session("ada", "first")
+        say = partial(agent.run, "transfer", session=session, message_id="m")
+        async with trio.open_nursery() as nursery:
+            if callers == "stream":
+                nursery.start_soon(read, heard, agent, session)
+            for _ in range(("stream", "one", "two").index(callers)):
+                nursery.start_soon(told, heard, say)
+            await trio.testing.wait_all_tasks_blocked()
+            await case(agent, session, let_go)
+        assert heard == [(SessionMoved, "m")] * (2 if callers == "two" else 1)
+        assert session.id not in agent._opener.running.sessions
+        let_go.set()
