@@ -22,7 +22,7 @@ from actgent.web.opening import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open
 from actgent.web.webhooks.signing import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
-from .cluster_place import NODE_GRACE, ClusterPlace
+from .cluster_place import BROKER, NODE_GRACE, ClusterPlace
 from .notify import NotifyOptions
 
 GRACE = 5.0
@@ -120,6 +120,10 @@ class _Source:
     """Set when it serves nothing any more."""
 
 
+def _names_cluster(options: ServeOptions) -> bool:
+    return bool(options.broker or options.pool or os.environ.get(BROKER))
+
+
 @asynccontextmanager
 async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
     """What is to be served, for the block: the nodes of a cluster, one of them, or agents by themselves.
@@ -128,6 +132,10 @@ async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
         ConfigurationError: the options do not go together, or name nothing.
     """
     place = options.place
+    if options.target is None and not _names_cluster(options):
+        raise ConfigurationError(
+            f"say what is served: TARGET, the agents of a file or folder, or where the nodes of a cluster are: --broker, or the variable {BROKER}"
+        )
     if place is None and options.name is not None:
         raise ConfigurationError("--name is that of a node: it goes with --broker, or with --pool")
     if place is not None:

@@ -294,7 +294,11 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ((), "say where the cluster is: --broker, or the variable ACTGENT_BROKER"),
+        (
+            (),
+            "say what is served: TARGET, the agents of a file or folder, or where the nodes of a cluster are: --broker",
+        ),
+        (("--pool", "x"), "say where the cluster is: --broker, or the variable ACTGENT_BROKER"),
         (("--broker", "amqp://127.0.0.1/", "--journal", "a.db"), "a gateway without agents has no journal"),
         (("agents.py", "--name", "web"), "--name is that of a node: it goes with --broker, or with --pool"),
         (
