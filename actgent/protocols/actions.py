@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
@@ -172,9 +172,13 @@ def invocation_reason(content: Any) -> str | None:
     return next(filter(None, map(_INVOCATION.reason, calls)), None)
 
 
-def beside_invocation(*envelopes: Mapping[str, Any]) -> str | None:
-    """Explain arguments beside a TOOL_INVOCATION's content that it does not hold, None if there are none."""
-    return next(filter(None, (stray_arguments(envelope, TOOL_INVOCATION) for envelope in envelopes)), None)
+def beside_invocation(content: Any, envelope: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Explain arguments round a TOOL_INVOCATION's content that it does not hold, None if there are none.
+
+    `known` are the keys that the protocol asks for in that object.
+    """
+    are_bare = _INVOCATION.is_bare(content if isinstance(content, list) else [content])
+    return stray_arguments(envelope, TOOL_INVOCATION, known=known, are_bare=are_bare)
 
 
 def invocation(content: Any) -> CallTools:

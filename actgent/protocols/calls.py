@@ -2,11 +2,12 @@
 
 Each protocol has its own key for the tool's name. For the arguments models use those of other providers, too: all usual
 ones are read. Two that differ, and a key that nobody knows beside a call, are errors for the model to read, since what
-is passed over would let the tool run with its defaults.
+is passed over would let the tool run with its defaults. Round the object of the call, where models remark on it, that
+goes for keys like those of arguments, and for all but remarks where a call has no arguments.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -37,6 +38,10 @@ ARGUMENTS = (
 IDS = ("id", "call_id", "callId", "tool_call_id", "toolCallId")
 _KINDS = (None, "function", "function_call", "tool", "tool_call", "tool_use")
 _BESIDE = frozenset((*IDS, "type", "index"))
+_REMARKS = frozenset(
+    "analysis comment confidence explanation rationale reason reasoning thought thoughts toolthought".split()
+)
+"""What models say of an answer, in small letters; never taken for arguments."""
 _NOTHING: tuple[Any, ...] = (None, "", {}, [])
 _SHOWN = 100
 
@@ -93,6 +98,10 @@ class CallForm:
             return None
         return f"the arguments of {quoted(call.name)} must be an object"
 
+    def is_bare(self, calls: Iterable[Any]) -> bool:
+        """Return True if one of these calls, all of them right, has no arguments."""
+        return not all(self.read(call).arguments for call in calls)
+
     def _read_encoded(self, value: Mapping[str, Any], function: Mapping[str, Any]) -> WrittenCall:
         """A call in the provider's form, `{"id", "type", "function": {"name", "arguments"}}`."""
         name = self._name_in(function, ("name",))
@@ -136,12 +145,31 @@ def check_keys(value: Mapping[str, Any], known: Collection[str], name: str) -> N
             )
 
 
-def stray_arguments(envelope: Mapping[str, Any], what: str) -> str | None:
-    """Explain arguments that stand beside the object that the call is in, None if there are none."""
-    for key in ARGUMENTS:
-        if envelope.get(key) not in _NOTHING:
-            return f"{key!r} stands beside {what}: put the arguments into the call"
+def stray_arguments(
+    envelope: Mapping[str, Any], what: str, *, known: Collection[str], are_bare: bool
+) -> str | None:
+    """Explain what stands round the object of a call and may be its arguments, None if nothing does.
+
+    `known` are the keys of the protocol; `are_bare` is True if a call has no arguments of its own.
+    """
+    for key, value in envelope.items():
+        if key in known or value in _NOTHING:
+            continue
+        if _letters(key) in _LIKE_ARGUMENTS or (are_bare and _letters(key) not in _REMARKS):
+            return f"{quoted(key, _SHOWN)} stands beside {what}: put the arguments into the call"
     return None
+
+
+def _letters(key: str) -> str:
+    """A key without its case and what joins its words: models write `Tool-Input` for `tool_input`."""
+    return "".join(filter(str.isalnum, key)).casefold()
+
+
+_SINGULAR = ("argument", "arg", "parameter", "param")
+_OWNERS = ("", "tool", "function", "action", "call")
+_LIKE_ARGUMENTS = frozenset(
+    owner + name for owner in _OWNERS for name in (*_SINGULAR, *map(_letters, ARGUMENTS))
+)
 
 
 def _id_in(value: Mapping[str, Any]) -> str | None:

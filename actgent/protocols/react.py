@@ -37,6 +37,8 @@ from .strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")
 """What a model says about its answer."""
+_KEYS = frozenset(("primary_action", *_REASONING))
+_ACTION_KEYS = frozenset(("response_purpose", "response_content", "response_description"))
 _FORMAT = """\
 
 Answer with exactly one JSON object and nothing else:
@@ -124,7 +126,11 @@ def _reason(value: Any) -> str | None:
         return "primary_action: response_content is missing"
     match action.get("response_purpose"):
         case "TOOL_INVOCATION":
-            return invocation_reason(content) or beside_invocation(action, value)
+            return (
+                invocation_reason(content)
+                or beside_invocation(content, action, _ACTION_KEYS)
+                or beside_invocation(content, value, _KEYS)
+            )
         case "DIRECT_RESPONSE":
             return None if _words(action) else "primary_action: response_description is missing"
         case purpose:

@@ -36,6 +36,7 @@ The types:
 - DIRECT_RESPONSE: content is the text that the user reads.
 - TOOL_INVOCATION: content is {"name": "<tool>", "parameters": {...}}; the result comes as the next message.
 """
+_KEYS = frozenset(("messageType", "content"))
 
 
 class Simple(Protocol):
@@ -79,7 +80,7 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     if "content" not in value:
         return f"missing content of messageType {quoted(name)}"
     if name == TOOL_INVOCATION:
-        return invocation_reason(value["content"]) or beside_invocation(value)
+        return invocation_reason(value["content"]) or beside_invocation(value["content"], value, _KEYS)
     kind = named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"

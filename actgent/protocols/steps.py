@@ -60,6 +60,7 @@ _MEANT_AS_JSON = re.compile(
 )
 
 _NAMES = {name: name for name in ("plan", "tool_calls", "final_answer")}
+_KEYS = frozenset((*_NAMES, "thought", "tool_thought"))
 _CALL = CallForm(
     ("tool_name",), 'each of tool_calls needs {"id": ..., "tool_name": "<tool>", "parameters": {...}}'
 )
@@ -274,7 +275,9 @@ def _reason(value: Any) -> str | None:
     if reason := misspelt(value, _NAMES):
         return reason
     if calls := value.get("tool_calls"):
-        return _calls_reason(calls) or stray_arguments(value, "tool_calls")
+        return _calls_reason(calls) or stray_arguments(
+            value, "tool_calls", known=_KEYS, are_bare=_CALL.is_bare(calls)
+        )
     if (answer := value.get("final_answer")) is not None:
         return "final_answer is empty" if isinstance(answer, str) and not answer.strip() else None
     return None if _plan(value.get("plan")) else _nothing_reason(value)

@@ -138,6 +138,51 @@ def test_arguments_beside_the_object_of_the_call(form, key):
         form({}, **{key: TO})
 
 
+def simple_list(call, **beside):
+    """Another call of the list has arguments."""
+    content = [{"name": "send", "args": TO}, {"name": "send", **call}]
+    return of(Simple(), json.dumps({"messageType": "TOOL_INVOCATION", "content": content, **beside}))
+
+
+def goal_outside(call, **beside):
+    """Beside the decision's params."""
+    text = json.dumps({"action": "execute", "params": {"tool": "send", **call}, **beside})
+    return list(DecisionReader({}).read(text, needs_params=True).calls)
+
+
+ROUND = (*(form for form in ASKING if form is not goal), simple_list, goal_outside)
+"""Forms with an object round that of the call."""
+
+
+@pytest.mark.parametrize(
+    "key", ["Arguments", "ARGS", "tool-input", "toolParams", "functionArguments", "argument"]
+)
+@pytest.mark.parametrize("form", ROUND)
+def test_keys_like_those_of_arguments_are_not_passed_over(form, key):
+    """In another case or spelling, and beside other arguments, too."""
+    for call in ({}, {"args": None}, {"args": {"n": 2}}):
+        with pytest.raises(ParseError, match=key):
+            form(call, **{key: TO})
+
+
+@pytest.mark.parametrize("key", ["to", "payload", "data", "options"])
+@pytest.mark.parametrize("form", ROUND)
+def test_a_call_without_arguments_leaves_none_beside_it(form, key):
+    """What only the tool may know is an argument where the call has none, and else a remark."""
+    for call in ({}, {"args": {}}, {"parameters": None}):
+        for value in (TO, "ann@x.org", 5, False):
+            with pytest.raises(ParseError, match=key):
+                form(call, **{key: value})
+    assert form({"args": TO}, **{key: TO})[-1].arguments == TO
+
+
+@pytest.mark.parametrize("form", ROUND)
+def test_remarks_are_no_arguments(form):
+    """Models give reasons for a call that needs no arguments."""
+    for beside in ({"reasoning": "it is asked for"}, {"Thoughts": ["now"]}, {"extra": None}):
+        assert form({}, **beside)[-1].arguments == {}
+
+
 @pytest.mark.parametrize("key", IDS)
 def test_ids_are_known(key):
     """They stand beside calls in all forms."""

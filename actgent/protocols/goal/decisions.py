@@ -29,6 +29,7 @@ FORMS: Mapping[str, str] = {
 }
 """What the model is told of each action."""
 _CALL = CallForm(("tool",), "each call names its tool")
+_LIST_KEYS = frozenset(("calls",))
 _ENVELOPE = frozenset(("action", "reasoning", "thought", "thoughts", *ARGUMENTS))
 
 
@@ -96,7 +97,8 @@ class DecisionReader:
             return f"{action}: put {quoted(min(stray))} into its params"
         if not params and not needs_params and action in _MAY_BE_ASKED:
             return None
-        return self._params_reason(action, params)
+        reason = self._params_reason(action, params)
+        return reason or (_stray_reason(value, params) if action == "execute" else None)
 
     def _params_reason(self, action: str, params: Mapping[str, Any]) -> str | None:
         if action == "plan" and self.with_tasks and "tasks" in params:
@@ -133,7 +135,13 @@ def _execute(params: Mapping[str, Any]) -> str | None:
         return 'give {"tool": "<name>", "args": {...}}, or a list of such "calls"'
     if reason := next(filter(None, map(_CALL.reason, wanted)), None):
         return reason
-    return stray_arguments(params, "calls") if wanted is params.get("calls") else None
+    are_bare, is_list = _CALL.is_bare(wanted), wanted is params.get("calls")
+    return stray_arguments(params, "calls", known=_LIST_KEYS, are_bare=are_bare) if is_list else None
+
+
+def _stray_reason(value: Mapping[str, Any], params: Mapping[str, Any]) -> str | None:
+    """Explain arguments beside the params of a right `execute`, None if there are none."""
+    return stray_arguments(value, "execute", known=_ENVELOPE, are_bare=_CALL.is_bare(_wanted(params)))
 
 
 def _summarize(params: Mapping[str, Any]) -> str | None:

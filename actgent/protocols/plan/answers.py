@@ -32,6 +32,7 @@ _NAMES = {
     name.lower(): name
     for name in ("plan", "todoList", "toolCalls", "content", "nextStepDecision", "updatedPlan")
 }
+_KEYS = frozenset((*_NAMES.values(), "title", "intent", "thoughts"))
 _THINK = re.compile(r"<think(?:ing)?>(.*?)</think(?:ing)?>", re.DOTALL)
 _SECTION = re.compile(r"^[ \t]*[*#]*[ \t]*(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
 _SNAKE = re.compile(r"_([a-z])")
@@ -374,7 +375,9 @@ def _calls_reason(value: Mapping[str, Any]) -> str | None:
     if not isinstance(calls, list):
         return _CALL.wanted
     reasons = filter(None, map(_CALL.reason, calls))
-    return next(reasons, None) or stray_arguments(value, "toolCalls") if calls else None
+    if not calls or (reason := next(reasons, None)):
+        return reason if calls else None
+    return stray_arguments(value, "toolCalls", known=_KEYS, are_bare=_CALL.is_bare(calls))
 
 
 def _calls(calls: Any) -> tuple[ToolCall, ...] | None:
