@@ -135,6 +135,17 @@ def _cut_log(path):
     os.truncate(log, log.stat().st_size // 2)
 
 
+@contextlib.asynccontextmanager
+async def _three_open(path, make_writer):
+    """A journal in a file, and the writers of three sessions that were opened in it."""
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
+        for writer in writers:
+            await writer.open()
+        yield journal, writers
+
+
 @pytest.mark.parametrize(
     "harm",
     [_remove, _move, _replace, _remove_log, _replace_log, _remove_folder, _cut, _empty_log, _cut_log],
@@ -144,11 +155,7 @@ async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_wr
     folder = tmp_path / "folder"
     folder.mkdir()
     path = folder / "a.db"
-    async with open_journal(f"sqlite:///{path}") as journal:
-        epoch = await journal.acquire()
-        writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
-        for writer in writers:
-            await writer.open()
+    async with _three_open(path, make_writer) as (_, writers):
         harm(path)
         for number in range(9):
             with pytest.raises(JournalFailed, match="removed, replaced or cut while the journal was open"):
@@ -162,11 +169,7 @@ async def test_a_file_that_is_taken_away_confirms_nothing_more(tmp_path, make_wr
 async def test_what_is_removed_behind_a_cut_log_hides_nothing(tmp_path, make_writer):
     """The first write behind the cut need not be a step: an old session that leaves would make the log long again."""
     path = tmp_path / "a.db"
-    async with open_journal(f"sqlite:///{path}") as journal:
-        epoch = await journal.acquire()
-        writers = [make_writer(journal, epoch, f"s{number}") for number in range(3)]
-        for writer in writers:
-            await writer.open()
+    async with _three_open(path, make_writer) as (journal, writers):
         _empty_log(path)
         lost = pytest.raises(JournalFailed, match="removed, replaced or cut while the journal was open")
         with lost:
