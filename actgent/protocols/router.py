@@ -75,6 +75,7 @@ _DATA_ONLY = re.compile(
 _DATA_IN = re.compile(
     r"""```json | [{(]\s*[{\[] | \{\s*["'“] | \{\s*\}[\s;)`]*\Z | "\s*:\s*["\[{]
     | (?<![\w)\]])\[\s*(?:["'“\[{] | \( | [A-Za-z_][\w.\\]*\()
+    | (?:top|second)_level_                     # our own form, however it is spelt
     """,
     re.VERBOSE | re.IGNORECASE,
 )

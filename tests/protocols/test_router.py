@@ -1,0 +1,24 @@
+"""What `router` takes for words to a reader."""
+
+import pytest
+
+from actgent.errors import ParseError
+from actgent.protocols.router import Router
+
+from .conftest import read
+
+
+@pytest.mark.parametrize("before", ["", "Sure! ", "<answer>", "// so\n", "~~~json\n", "> "])
+@pytest.mark.parametrize(
+    "form",
+    [
+        "{top_level_intent: CONVERSATION, response: hello",
+        r"{\"top_level_intent\": \"CONVERSATION\", \"response\": \"hello\"}",
+        "{&quot;top_level_intent&quot;: &quot;ACTION&quot;}",
+        'second_level_intent": "refund", "data": {',
+    ],
+)
+def test_the_form_is_no_prose(before, form):
+    """In any spelling that cannot be read it is asked for again, and never shown."""
+    with pytest.raises(ParseError):
+        read(Router(), before + form)
