@@ -19,6 +19,7 @@ DEEDS = st.lists(
         st.tuples(st.just("load"), NAMES, st.integers(1, 8)),
         st.tuples(st.just("wait"), st.integers(0, 8)),
         st.tuples(st.just("advance"), st.integers(1, 10)),
+        st.tuples(st.just("forget"), NAMES),
         st.tuples(st.just("put_back"), NAMES, st.integers(0, 5)),
     ),
     min_size=8,
@@ -62,6 +63,7 @@ class Model:
 @given(DEEDS)
 @example([("set", "a", 1), ("set", "a", 8), ("wait", 2)])
 @example([("set", "a", 1), ("wait", 2), ("put_back", "a", 0), ("wait", 1)])
+@example([("set", "a", 1), ("set", "b", 2), ("forget", "a"), ("wait", 4)])
 @example([("set", "a", 1), ("wait", 2), ("set", "a", 2), ("load", "b", 3), ("wait", 1), ("put_back", "a", 2)])
 @settings(deadline=None)
 def test_the_index_is_its_model(deeds):
@@ -83,6 +85,9 @@ def test_the_index_is_its_model(deeds):
             case "advance", [seconds]:
                 index.advance(seconds)
                 model.at = {name: at - seconds for name, at in model.at.items()}
+            case "forget", [name]:
+                index.forget(name.__eq__)
+                model.at.pop(name, None)
             case "put_back", [name, delay] if name in model.out:
                 index.put_back(name, delay=delay)
                 model.put_back(name, delay)

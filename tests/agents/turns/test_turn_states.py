@@ -41,6 +41,15 @@ def test_every_state_is_reached_and_only_the_end_is_final():
     assert left == STATES - {"over"}
 
 
+async def test_a_turn_that_is_cut_waits_for_its_next_task():
+    """Its scope is that of a task which is gone: nobody would hear it being cancelled."""
+    control = TurnControl(scope=trio.CancelScope())
+    control.expose()
+    control.cut(Interrupted("the agent failed"))
+    assert (control.is_cut, control.state, control.scope.cancel_called) == (True, "ending", False)
+    assert do(control, "expose")
+
+
 @given(events=st.lists(st.sampled_from(sorted(TRANSITIONS)), max_size=12))
 def test_events_lead_where_the_table_says(events):
     """A turn that was asked to stop is refused to be exposed, and is never exposed meanwhile."""

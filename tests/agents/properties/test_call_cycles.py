@@ -1,0 +1,37 @@
+"""Calls that go round in a circle, without an agent: what counts as one, and what does not."""
+
+import pytest
+
+from actgent.control.call_cycles import circle
+from actgent.messages import Message, Sender, ToolCall, ToolResult
+
+
+def called(words, results):
+    """Calls by the letters of a word, each with a result but the last one; and the record that has these."""
+    calls = [ToolCall(name, {}, id=f"c{number}") for number, name in enumerate(words)]
+    told = [
+        ToolResult(call_id=call.id, tool_name=call.name, content=content)
+        for call, content in zip(calls, results, strict=False)
+    ]
+    return calls, [Message(session_id="s", sender=Sender("tools", "tool"), parts=(each,)) for each in told]
+
+
+@pytest.mark.parametrize(
+    ("words", "results", "period"),
+    [
+        ("ababa", "1212", 2),
+        ("abcabca", "123123", 3),
+        ("ababa", "1213", 0),  # the last result differs
+        ("ababa", "3212", 0),  # the first one does
+        ("abcabca", "123124", 0),
+        ("aaaaa", "1111", 0),  # one call that is repeated is counted elsewhere
+        ("abab", "121", 0),  # it has not come back yet
+        ("abaca", "1213", 0),
+        ("xababa", "91212", 2),
+    ],
+)
+def test_what_is_a_circle(words, results, period):
+    """The same calls with the same results, twice round, and then once more the first: no result may differ."""
+    calls, record = called(words, results)
+    found = circle(calls, 2, record)
+    assert "".join(call.name for call in found) == words[len(words) - 2 * period - 1 :][:period]
