@@ -30,7 +30,7 @@ _DECIDING: dict[str, Callable[[Any], bool]] = {
     "const": lambda value: not _is_placeholder(value),
 }
 _VOCABULARY = """
-$schema $id $anchor $ref $dynamicRef $defs $comment $vocabulary definitions type enum const
+$schema $id $anchor $dynamicAnchor $ref $dynamicRef $defs $comment $vocabulary definitions type enum const
 multipleOf maximum exclusiveMaximum minimum exclusiveMinimum maxLength minLength pattern format
 items prefixItems contains maxItems minItems uniqueItems maxContains minContains additionalItems
 properties patternProperties additionalProperties propertyNames required dependentRequired

@@ -106,6 +106,25 @@ def test_branches_that_come_back_in_each_level(told_by, depth):
 
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
+@pytest.mark.parametrize("depth", [5, 40, 90])
+@pytest.mark.parametrize("word", ["$ref", "$dynamicRef"])
+def test_branches_that_come_back_to_the_root(told_by, depth, word):
+    """A schema that is its own member's, by five ways: they count though the root is what is asked for."""
+    itself = {word: "#" if word == "$ref" else "#root"}
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$dynamicAnchor": "root",
+        "type": "object",
+        "properties": {"c": {"anyOf": [itself | {"title": str(n)} for n in range(5)]}},
+        "additionalProperties": itself,
+    }
+    reason = bounded(lambda: told_by(schema, chain(depth)))
+    assert reason
+    assert len(reason) < 2_500
+    assert depth == 5 or "too deep to be checked" in reason
+
+
+@pytest.mark.parametrize("told_by", [by_tool, by_answer])
 def test_ordinary_recursion_is_checked_to_any_depth(told_by):
     """Trees and JSON values, whose members take one way each."""
     deep = 1

@@ -65,8 +65,10 @@ Edge = tuple[str, str, int]
 class SchemaWork:
     """The work of one schema: an upper bound of the schemas that are tried, and of the errors that are found."""
 
+    _root: int
+    """The place of the whole schema among them."""
     _weights: Sequence[int]
-    """Of each schema, the root last: what it checks by itself."""
+    """Of each schema: what it checks by itself."""
     _own: Sequence[Sequence[int]]
     """For each schema those of the same place, all of which stand before it."""
     _below: Sequence[Sequence[Edge]]
@@ -86,7 +88,7 @@ class SchemaWork:
             self._rows.append(row)
             if row == lower:
                 self._rows += [row] * (MAX_HEIGHT + 1 - len(self._rows))
-        return self._rows[height][-1]
+        return self._rows[height][self._root]
 
     def of(self, value: Any) -> int:
         """For this value."""
@@ -94,7 +96,7 @@ class SchemaWork:
         rows: dict[int, list[int]] = {}
         for each in order:
             rows[id(each)] = self._row([_below_of(each, below, rows) for below in self._below])
-        return rows[id(value)][-1]
+        return rows[id(value)][self._root]
 
     def _row(self, below: Sequence[int]) -> list[int]:
         row: list[int] = []
@@ -143,7 +145,7 @@ def work_of(schema: Mapping[str, Any]) -> SchemaWork:
         # What leads back to the same place says nothing, and is not followed.
         own.append([n for one in inside if one.is_own and (n := number[id(one.schema)]) < place])
         below.append([(one.key, one.name, number[id(one.schema)]) for one in inside if not one.is_own])
-    return SchemaWork([_weight(each) for each in order], own, below)
+    return SchemaWork(number[id(schema)], [_weight(each) for each in order], own, below)
 
 
 def _weight(schema: Mapping[str, Any]) -> int:
@@ -160,7 +162,7 @@ def _places(schema: Mapping[str, Any], targets: Mapping[str, Any]) -> list[Inner
 
 
 def _ordered(schema: Any, targets: Mapping[str, Any]) -> list[Any]:
-    """All schemas that can be reached, those of the same place before the one that has them; the root is the last."""
+    """All schemas that can be reached, those of the same place before the one that has them."""
     order: list[Any] = []
     seen: set[int] = set()
     later = [schema]
@@ -177,7 +179,6 @@ def _ordered(schema: Any, targets: Mapping[str, Any]) -> list[Any]:
                 places = _places(each, targets)
                 stack += [(one.schema, False) for one in places if one.is_own]
                 later += [one.schema for one in places if not one.is_own]
-    order.sort(key=lambda each: each is schema)  # stable: only the root moves
     return order
 
 
