@@ -21,6 +21,11 @@ def _count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
     at_least_one(field.name, value)
 
 
+def _count_if_any(_: object, field: "attrs.Attribute[int | None]", value: int | None) -> None:
+    if value is not None:
+        at_least_one(field.name, value)
+
+
 def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
     check_seconds(field.name, value)
 
@@ -47,8 +52,8 @@ class GatewayLimits:
     connections: int = attrs.field(default=10_000, validator=_count)
     requests: int = attrs.field(default=64, validator=_count)
     """Requests and streams of one token at a time."""
-    messages: int = attrs.field(default=100, validator=_count)
-    """Messages of one token that have not ended."""
+    messages: int | None = attrs.field(default=100, validator=_count_if_any)
+    """Messages of one token that have not ended; None: as many as there are, which nobody counts then."""
     rate: float = attrs.field(default=20.0, validator=_seconds)
     """Requests a second of one token."""
     burst: int = attrs.field(default=100, validator=_count)
@@ -140,11 +145,21 @@ class _Sent:
     """The messages that a token has sent, by session; more than have not ended."""
 
     counts: dict[SessionKey, int] = attrs.field(factory=dict)
+    total: int = 0
+    """Of all sessions."""
     looked: float = -LOOKED_AFTER
 
-    @property
-    def total(self) -> int:
-        return sum(self.counts.values())
+    def add(self, key: SessionKey) -> None:
+        self.counts[key] = self.counts.get(key, 0) + 1
+        self.total += 1
+
+    def drop(self, key: SessionKey, ended: int) -> None:
+        """So many of a session have ended; others may have been sent to it meanwhile."""
+        sent = self.counts.pop(key, 0)
+        left = max(0, sent - ended)
+        self.total -= sent - left
+        if left:
+            self.counts[key] = left
 
 
 class OpenMessages:
@@ -154,14 +169,14 @@ class OpenMessages:
     costs nothing here. Messages that others sent to the same sessions count, too.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int | None) -> None:
         self._most = most
         self._sent: dict[str, _Sent] = {}
 
     def note(self, digest: str, key: SessionKey) -> None:
         """A token has sent a message."""
-        counts = self._sent.setdefault(digest, _Sent()).counts
-        counts[key] = counts.get(key, 0) + 1
+        if self._most is not None:
+            self._sent.setdefault(digest, _Sent()).add(key)
 
     async def check(self, digest: str, journal: Journal) -> None:
         """Refuse a further message of a token.
@@ -170,7 +185,7 @@ class OpenMessages:
             Problem: it has too many that have not ended.
         """
         sent = self._sent.get(digest)
-        if sent is None or sent.total < self._most:
+        if self._most is None or sent is None or sent.total < self._most:
             return
         now = trio.current_time()
         if now - sent.looked >= LOOKED_AFTER:
@@ -189,8 +204,4 @@ async def _look(sent: _Sent, journal: Journal) -> None:
     """Count what has not ended of what was sent."""
     for key, count in list(sent.counts.items()):
         head = await journal.head(*key)
-        left = 0 if head is None else min(head.unfinished, count)
-        if left:
-            sent.counts[key] = left
-        else:
-            del sent.counts[key]
+        sent.drop(key, count if head is None else max(0, count - head.unfinished))

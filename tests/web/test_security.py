@@ -258,6 +258,33 @@ async def test_a_token_has_its_rate(serving):
         assert (await bob.get("/v1/sessions")).status_code == 200
 
 
+async def test_what_is_sent_while_the_journal_is_asked_counts():
+    """Only what was sent before may have ended; a token without a bound leaves nothing here, however long it sends."""
+    from actgent.errors import ConfigurationError
+    from actgent.journal.listing import SessionKey
+    from actgent.web.bounds import GatewayLimits, OpenMessages
+    from actgent.web.problems import Problem
+    from actgent.web.server.wired import LIMITS
+
+    key, messages = SessionKey("clerk", "s1"), OpenMessages(2)
+
+    class Asked:
+        async def head(self, agent, session_id):
+            messages.note("ada", key)
+            messages.note("ada", key)
+            await trio.lowlevel.checkpoint()
+
+    messages.note("ada", key)
+    messages.note("ada", key)
+    with pytest.raises(Problem, match="2 messages"):
+        await messages.check("ada", Asked())
+    unbounded = OpenMessages(LIMITS.messages)
+    unbounded.note("ada", key)
+    assert not unbounded._sent
+    with pytest.raises(ConfigurationError):
+        GatewayLimits(messages=0)
+
+
 async def test_a_token_has_so_many_messages_open(serving):
     """Messages that have not ended are counted for each token; when they end there is room again."""
     from actgent import BareAgent, ScriptedLLM
