@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import attrs
 import trio
@@ -21,7 +22,7 @@ def _count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
     at_least_one(field.name, value)
 
 
-def _count_if_any(_: object, field: "attrs.Attribute[int | None]", value: int | None) -> None:
+def _count_if_any(_: object, field: "attrs.Attribute[Any]", value: int | None) -> None:
     if value is not None:
         at_least_one(field.name, value)
 
