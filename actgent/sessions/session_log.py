@@ -108,7 +108,8 @@ class SessionLog:
             JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
             JournalError: it could not be written. What was noted goes before the next step, and these records do not.
         """
-        await self._wait_opened()
+        if self._opened is not None:
+            patience = await self._wait_opened(patience)
         self._flush_before()
         noted, self._pending = self._pending, []
         with self._opening(noted):
@@ -146,9 +147,21 @@ class SessionLog:
             if not _opens(self._pending):
                 self.flush_soon()
 
-    async def _wait_opened(self) -> None:
-        while self._opened is not None:
-            await self._opened.wait()
+    async def _wait_opened(self, patience: float | None = None) -> float | None:
+        """Wait for the step that opens the session; returns what is left of the patience.
+
+        Raises:
+            JournalSlow: it has not come to an end by then, and nothing was written.
+        """
+        if patience is None:
+            while self._opened is not None:
+                await self._opened.wait()
+            return None
+        with trio.move_on_after(patience) as scope:
+            await self._wait_opened()
+        if self._opened is not None:
+            raise JournalSlow(patience)
+        return max(0.0, scope.deadline - trio.current_time())
 
     def _still_true(self, noted: Sequence[Record]) -> list[Record]:
         """What was noted, without a date behind which there is another one by now."""

@@ -7,6 +7,7 @@ was told so, not if it was refused, and perhaps where it was cancelled or given 
 import os
 import random
 from contextlib import suppress
+from functools import partial
 
 import attrs
 import pytest
@@ -179,3 +180,23 @@ async def test_what_cannot_be_written_is_refused_while_the_session_opens():
         await log.flush()
         kept = await journal.load("s", agent="clerk")
     assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [0, 1]
+
+
+async def test_patience_counts_from_the_call_where_the_session_just_opens(autojump_clock):
+    """Who waits for the step that opens it gives up in time, or has only the rest of their time for their own step."""
+    journal = GatedJournal()
+    async with journal.running():
+        log = SessionLog("s", "clerk", journal, await journal.acquire())
+        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.write, Changed(changes={"n": 0}))
+            await trio.testing.wait_all_tasks_blocked()
+            begun = trio.current_time()
+            with pytest.raises(JournalSlow, match="within 3 s"):
+                await log.write(Changed(changes={"n": 1}), patience=3)
+            assert trio.current_time() - begun == pytest.approx(3)
+            nursery.start_soon(partial(log.write, Changed(changes={"n": 2}), patience=60))
+            await trio.sleep(20)
+            journal.gate.set()
+        kept = await journal.load("s", agent="clerk")
+    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [0, 2]
