@@ -2,12 +2,16 @@
 
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
+import apsw
 import trio
 
 from actgent import BareAgent, Consolidation, Memories, MemoriesFailed, ScriptedLLM, ToolCall
+from actgent.memory.longterm import sqlite
 from actgent.memory.longterm.sqlite import SQLiteStore
 
 SCRIPT = Path(__file__).with_name("remembering.py")
@@ -75,6 +79,23 @@ async def test_two_processes_remember_in_one_file(tmp_path, lives):
         texts = [f"note {number}"] + ([f"note {number} again"] if number % 3 == 0 else [])
         assert known.get(number, []) == ([] if number % 5 == 0 else texts)
     assert all(len(texts) == len(set(texts)) for texts in known.values())
+
+
+async def test_a_file_is_waited_for_that_another_process_just_makes(tmp_path, monkeypatch):
+    """SQLite says at once that it is locked where both want a log, whatever it was told to wait."""
+    other, waits = apsw.Connection(str(tmp_path / "memories.db")), []
+    other.execute("BEGIN IMMEDIATE")
+
+    def let_go(seconds):
+        if not waits:
+            other.execute("COMMIT")
+        waits.append(seconds)
+
+    monkeypatch.setattr(sqlite, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
+    async with Memories(f"sqlite:///{tmp_path}/memories.db") as memories:
+        assert len(waits) == 1
+        assert await memories.export("ada") == []
+    other.close()
 
 
 POISON = (
