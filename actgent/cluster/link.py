@@ -20,6 +20,9 @@ from .amqp import (
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two tries."""
+FIRST_TRIES = 5
+"""How often the first connection is built where the broker says that a queue is not there, which is just being made or coming up."""
+NOT_FOUND = 404
 Build = Callable[[Connection], Awaitable[None]]
 _random = random.Random()  # noqa: S311 - spreads clients over time, and is no secret
 _log = logger_of(__name__)
@@ -59,9 +62,9 @@ class BrokerLink:
         `on_lost` hears of each that is lost after that.
 
         Raises:
-            BrokerLost, ConfigurationError: the first one cannot be opened.
+            BrokerLost, ConfigurationError, ChannelClosed: the first one cannot be opened.
         """
-        pause, has_begun = FIRST_PAUSE, False
+        pause, has_begun, tries = FIRST_PAUSE, False, 0
         while True:
             why: BaseException | str
             try:
@@ -73,7 +76,8 @@ class BrokerLink:
                         task_status.started()
                     why = await connection.wait_lost()
             except (*BROKEN, ConfigurationError) as error:
-                if not has_begun:
+                tries += 1
+                if not has_begun and (not _may_pass(error) or tries == FIRST_TRIES):
                     raise
                 why = error
             finally:
@@ -122,3 +126,8 @@ class BrokerLink:
         """Give the connection up, as something on it has ended that was to last; another one is opened."""
         if self._connection is not None:
             self._connection.lose(why)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return True for what RabbitMQ says of a durable queue whose home is down or not up yet, as while several nodes begin at once."""
+    return isinstance(error, ChannelClosed) and error.code == NOT_FOUND

@@ -11,7 +11,7 @@ import psycopg
 
 from actgent import LLM, Answer, BareAgent, Text
 from actgent.client.transport import RemoteRequest
-from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.cluster.amqp import ChannelClosed, open_connection, parse_broker
 from actgent.cluster.link import BrokerLink
 from actgent.cluster.operations.dead import retry_dead
 from actgent.cluster.queues import partition_queue
@@ -138,6 +138,31 @@ async def test_a_node_ends_although_a_turn_of_it_does_not(open_cluster, monkeypa
                 await session.wait_idle()
                 assert await answers_of(session) == ["you said: hello"]
             assert (hangs.calls, answers.calls) == (1, 1)
+
+
+@pytest.mark.parametrize(("code", "times", "ends"), [(404, 4, True), (404, 5, False), (406, 1, False)])
+async def test_a_queue_that_is_not_up_yet_is_asked_for_again(open_cluster, code, times, ends):
+    """As RabbitMQ says of a durable queue while several nodes begin at once; any other refusal, or this for long, ends the start."""
+    builds = []
+
+    async def build(connection):
+        builds.append(connection)
+        if len(builds) <= times:
+            raise ChannelClosed("home node of durable queue 'q' is down or inaccessible", code)
+
+    with trio.fail_after(PATIENCE):
+        async with open_cluster() as cluster:
+            link = BrokerLink(parse_broker(cluster.broker), name="t")
+            try:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(link.run, build)
+                    assert (link.is_up, link.connections) == (True, 1)
+                    nursery.cancel_scope.cancel()
+            except* ChannelClosed:
+                assert not ends
+            else:
+                assert ends
+    assert len(builds) == times + ends
 
 
 async def test_a_stream_that_nobody_waits_for_before_it_begins_is_dropped(open_cluster):
