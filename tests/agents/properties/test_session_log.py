@@ -6,7 +6,7 @@ was told so, not if it was refused, and perhaps where it was cancelled or given 
 
 import os
 import random
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import attrs
@@ -164,8 +164,9 @@ class GatedJournal(MemoryJournal):
         await super()._write(*args)
 
 
-async def test_what_cannot_be_written_is_refused_while_the_session_opens():
-    """The same where the step that opens it is on its way."""
+@asynccontextmanager
+async def opening():
+    """A gated journal, and the log of a session whose first step is on its way there, for the block."""
     journal = GatedJournal()
     async with journal.running():
         log = SessionLog("s", "clerk", journal, await journal.acquire())
@@ -173,30 +174,34 @@ async def test_what_cannot_be_written_is_refused_while_the_session_opens():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(log.write, Changed(changes={"n": 0}))
             await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(NotSerializable):
-                log.change(Changed(changes={"n": {1, 2}}))
-            log.change(Changed(changes={"n": 1}))
-            journal.gate.set()
+            yield journal, log
+
+
+async def numbers_of(journal):
+    kept = await journal.load("s", agent="clerk")
+    return [record.changes["n"] for record in kept if isinstance(record, Changed)]
+
+
+async def test_what_cannot_be_written_is_refused_while_the_session_opens():
+    """The same where the step that opens it is on its way."""
+    async with opening() as (journal, log):
+        with pytest.raises(NotSerializable):
+            log.change(Changed(changes={"n": {1, 2}}))
+        log.change(Changed(changes={"n": 1}))
+        journal.gate.set()
         await log.flush()
-        kept = await journal.load("s", agent="clerk")
-    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [0, 1]
+        assert await numbers_of(journal) == [0, 1]
 
 
 async def test_patience_counts_from_the_call_where_the_session_just_opens(autojump_clock):
     """Who waits for the step that opens it gives up in time, or has only the rest of their time for their own step."""
-    journal = GatedJournal()
-    async with journal.running():
-        log = SessionLog("s", "clerk", journal, await journal.acquire())
-        log.add(Opened(owner=Sender("ada", "user"), created_at=1.0))
+    async with opening() as (journal, log):
+        begun = trio.current_time()
+        with pytest.raises(JournalSlow, match="within 3 s"):
+            await log.write(Changed(changes={"n": 1}), patience=3)
+        assert trio.current_time() - begun == pytest.approx(3)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(log.write, Changed(changes={"n": 0}))
-            await trio.testing.wait_all_tasks_blocked()
-            begun = trio.current_time()
-            with pytest.raises(JournalSlow, match="within 3 s"):
-                await log.write(Changed(changes={"n": 1}), patience=3)
-            assert trio.current_time() - begun == pytest.approx(3)
             nursery.start_soon(partial(log.write, Changed(changes={"n": 2}), patience=60))
             await trio.sleep(20)
             journal.gate.set()
-        kept = await journal.load("s", agent="clerk")
-    assert [record.changes["n"] for record in kept if isinstance(record, Changed)] == [0, 2]
+        assert await numbers_of(journal) == [0, 2]
