@@ -1,5 +1,7 @@
 """Sessions that another process is to have leave in peace: what runs may end, what waits stays in the journal."""
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 
@@ -108,17 +110,22 @@ class Held(PartitionedJournal):
         await super().commit(entry, epoch=epoch, durable=durable)
 
 
-async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open_node, id_in, until):
-    """It comes in when those before it have been taken out for the next owner, and goes to that one behind them."""
+@asynccontextmanager
+async def at_work(open_node, id_in, until, said):
+    """Two nodes, the agent of the second one, which answers so, and a session at work at the first one, with its model."""
     slow = Slow()
     async with open_node("one", take=[0], kind=Held) as one, open_node("two") as two:
         one.journal.gate = trio.Event()
-        agent, other = (
-            await one.start(slow.agent),
-            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))),
-        )
+        agent = await one.start(slow.agent)
+        other = await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: said)))
         session = await agent.create_session("ada", "first", session_id=id_in(0))
         await until(lambda: slow.asked)
+        yield one, two, other, session, slow
+
+
+async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open_node, id_in, until):
+    """It comes in when those before it have been taken out for the next owner, and goes to that one behind them."""
+    async with at_work(open_node, id_in, until, "ok") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:
             await session.chat("second")
             accepted = trio.Event()
@@ -139,15 +146,7 @@ async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open
 
 async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leaves(open_node, id_in, until):
     """Nobody else knows of it: the message is not sent on, and the next owner does not answer it."""
-    slow = Slow()
-    async with open_node("one", take=[0], kind=Held) as one, open_node("two") as two:
-        one.journal.gate = trio.Event()
-        agent, other = (
-            await one.start(slow.agent),
-            await two.start(BareAgent("clerk", llm=ScriptedLLM(lambda _: "no"))),
-        )
-        session = await agent.create_session("ada", "first", session_id=id_in(0))
-        await until(lambda: slow.asked)
+    async with at_work(open_node, id_in, until, "no") as (one, two, other, session, slow):
         async with trio.open_nursery() as nursery:
             accepted = trio.Event()
             nursery.start_soon(_chat, session, "third", accepted, "m3")
