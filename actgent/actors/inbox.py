@@ -53,6 +53,7 @@ import trio
 from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.errors.printable import shown
 from actgent.messages import Priority
+from actgent.support.quick_init import maker
 from actgent.support.rotation import Rotation, Ticket
 
 from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
@@ -106,6 +107,9 @@ class _Line(Generic[M]):
     def is_empty(self) -> bool:
         """Whether nothing waits, and nothing is out that others wait for."""
         return not (self.places or self.urgent or self.state is _OUT or self.state is _LENT)
+
+
+_make_line = maker(_Line)
 
 
 @attrs.define(eq=False)
@@ -276,7 +280,7 @@ class PriorityInbox(Generic[M]):
         ):
             return False
         is_urgent = message.priority == _URGENT
-        self._lines[session_id] = _Line(session_id, _OUT, is_urgent=is_urgent)
+        self._lines[session_id] = _make_line(session_id, _OUT, is_urgent=is_urgent)
         self._claimed += 1
         if is_urgent:
             self._count_urgent(self._lines[session_id], 1)
@@ -435,7 +439,7 @@ class PriorityInbox(Generic[M]):
     def _line(self, session_id: str) -> _Line[M]:
         line = self._lines.get(session_id)
         if line is None:
-            line = self._lines[session_id] = _Line(session_id)
+            line = self._lines[session_id] = _make_line(session_id)
             if session_id in self._held:
                 self._hold(line)
         return line
@@ -687,7 +691,9 @@ class PriorityInbox(Generic[M]):
         Raises:
             UsageError: nothing of the session is out.
         """
-        line = self._claimed_line(session_id)
+        line = self._lines.get(session_id)
+        if line is None or line.state is _WAITING:
+            raise self._not_out(session_id)
         if line.state is _OUT:
             self._claimed -= 1
             if line.is_urgent:
@@ -695,15 +701,17 @@ class PriorityInbox(Generic[M]):
         elif line.state is _PARKED:
             self._parked -= 1
             self._held.discard(session_id)
-        line.state = _WAITING
-        line.is_urgent = False
-        line.followups = None
-        if line.waiting:
-            self._list(line)
-            return
-        if not (line.places or line.urgent):
+        if not (line.waiting or line.places or line.urgent):  # the usual end
             del self._lines[session_id]
-            self._tell_if_idle()
+            if len(self._lines) == self._parked:
+                self._tell_if_idle()
+        else:
+            line.state = _WAITING
+            line.is_urgent = False
+            line.followups = None
+            if line.waiting:
+                self._list(line)
+                return
         if self._getters:
             self._look_again()
 

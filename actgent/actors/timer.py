@@ -38,6 +38,8 @@ class Timer:
         self._compact_at = COMPACT_FROM
         self._wakes_at = math.inf
         self._scope = trio.CancelScope()
+        self.now: Callable[[], float] = trio.current_time
+        """The time by trio's clock, which is not looked for each time while `run` runs."""
 
     def __len__(self) -> int:
         """Count the timers that are set."""
@@ -55,8 +57,9 @@ class Timer:
 
     async def run(self) -> None:
         """Fire what is due, for ever."""
+        self.now = trio.lowlevel.current_clock().current_time
         while True:
-            self._wakes_at = self._fire(trio.current_time())
+            self._wakes_at = self._fire(self.now())
             with trio.CancelScope(deadline=self._wakes_at) as self._scope:
                 await trio.sleep_forever()
 

@@ -9,9 +9,8 @@ a new task; nothing of one job is left for the next.
 
 import contextvars
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVarTuple
+from typing import Any, Generic, TypeVarTuple
 
-import outcome
 import trio
 
 from .timer import Timer
@@ -26,6 +25,19 @@ _NOTHING = contextvars.Context()
 """The variables of workers that park."""
 AT_ONCE = 1000
 """How many of them end at once, at most: each takes a few microseconds of the loop."""
+
+
+class _Wake:
+    """What a parked worker is woken with, the same each time: an `outcome.Value` would be made anew for each job."""
+
+    __slots__ = ("job",)
+
+    def __init__(self) -> None:
+        self.job: object = None
+
+    def unwrap(self) -> object:
+        job, self.job = self.job, None  # a worker holds on to nothing
+        return job
 
 
 class Workers(Generic[*Args]):
@@ -45,7 +57,8 @@ class Workers(Generic[*Args]):
         self._run = run
         self._finish = finish
         self._abandon = abandon
-        self._idle: dict[trio.lowlevel.Task, None] = {}
+        self._idle: dict[trio.lowlevel.Task, Any] = {}
+        """Those that park, each with its `_Wake`, which trio's types know as an outcome."""
         self._unused = 0
         """How many of them none of the last jobs needed."""
         self._is_watched = False
@@ -57,15 +70,16 @@ class Workers(Generic[*Args]):
     def start_with(self, variables: contextvars.Context, *args: *Args) -> None:
         """Run a job, soon, with these context variables, which no other task may be using."""
         if self._idle:
-            task, _ = self._idle.popitem()
+            task, wake = self._idle.popitem()
             self._unused = min(self._unused, len(self._idle))
             task.context = variables
-            trio.lowlevel.reschedule(task, outcome.Value(args))
+            wake.job = args
+            trio.lowlevel.reschedule(task, wake)
         else:
             variables.run(self._nursery.start_soon, self._work, args)
 
     async def _work(self, job: tuple[*Args] | None) -> None:
-        task = trio.lowlevel.current_task()
+        task, wake = trio.lowlevel.current_task(), _Wake()
 
         def leave(_: object) -> trio.lowlevel.Abort:
             del self._idle[task]
@@ -80,7 +94,7 @@ class Workers(Generic[*Args]):
                             break
                         await self._finish(*job)
                         job = None  # a parked worker holds on to nothing
-                        self._rest(task)
+                        self._rest(task, wake)
                         job = await trio.lowlevel.wait_task_rescheduled(leave)
                         if job is None:
                             return
@@ -93,13 +107,13 @@ class Workers(Generic[*Args]):
                     await self._abandon(*job)  # noqa: ASYNC102 - it shields what it says, with a time limit
                 raise
             job = None
-            self._rest(task)
+            self._rest(task, wake)
             job = await trio.lowlevel.wait_task_rescheduled(leave)
 
-    def _rest(self, task: trio.lowlevel.Task) -> None:
+    def _rest(self, task: trio.lowlevel.Task, wake: _Wake) -> None:
         """A worker is about to park."""
         task.context = _NOTHING  # with its next step, which is that of its next job
-        self._idle[task] = None
+        self._idle[task] = wake
         if len(self._idle) > IDLE and not self._is_watched:
             self._watch()
 
@@ -112,8 +126,7 @@ class Workers(Generic[*Args]):
     def _end_unused(self) -> None:
         count = max(0, min(self._unused - IDLE, AT_ONCE))
         for task in list(self._idle)[:count]:  # those that have parked for the longest time
-            del self._idle[task]
-            trio.lowlevel.reschedule(task, outcome.Value(None))
+            trio.lowlevel.reschedule(task, self._idle.pop(task))
         self._is_watched = False
         if len(self._idle) > IDLE:
             self._watch()

@@ -21,7 +21,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
-from actgent.support.quick_init import quick_init
+from actgent.support.quick_init import maker, quick_init
 from actgent.support.wire import Wire
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -141,6 +141,9 @@ class Accepted:
     """The values of its sender's context variables that the program registered, by their names."""
 
 
+make_accepted = maker(Accepted)
+
+
 @quick_init
 @attrs.frozen(kw_only=True)
 class Appended:
@@ -153,6 +156,9 @@ class Appended:
     """Of the turn that it begins."""
     again: bool = False
     """True: it stands in the conversation, and its turn, for which the journal failed, goes on."""
+
+
+make_appended = maker(Appended)
 
 
 @quick_init
@@ -187,6 +193,9 @@ class Said:
     """Seconds of these in which the call waited for the provider's limits."""
     fitting: Fitting | None = None
     """Where the request that it answers was cut to fit."""
+
+
+make_said = maker(Said)
 
 
 @attrs.frozen(kw_only=True)
@@ -301,6 +310,9 @@ class Delivered:
     ids: tuple[str, ...]
 
 
+make_delivered = maker(Delivered)
+
+
 @quick_init
 @attrs.frozen(kw_only=True)
 class Guarded:
@@ -344,6 +356,9 @@ class Ended:
     """The class of the error."""
     words: str = ""
     """What actgent says of it; of errors of foreign code nothing."""
+
+
+make_ended = maker(Ended)
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,9 @@ from actgent.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+    make_chat_message,
 )
+from actgent.support.quick_init import maker
 
 from .base import Memory, ModelView
 from .marks import unmarked, unmarked_parts, unmarked_result
@@ -63,7 +65,7 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
         role, parts = "assistant", _sayable(message)
     else:
         parts = unmarked_parts(parts)
-    return [ChatMessage(role, parts)] if parts else []
+    return [make_chat_message(role, parts)] if parts else []
 
 
 def _marked(message: Message) -> tuple[Part, ...]:
@@ -94,7 +96,9 @@ def _says_something(part: Part) -> bool:
 
 def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     """Results of native calls as they are; those of calls that stood in text as text."""
-    results = [unmarked_result(result) for result in results]
+    results = tuple(map(unmarked_result, results))
+    if len(results) == 1 and results[0].native:  # the usual case
+        return [make_chat_message("tool", results)]
     native = tuple([result for result in results if result.native])
     chat = [ChatMessage("tool", native)] if native else []
     if len(native) < len(results):
@@ -132,7 +136,7 @@ class ShortTermMemory(Memory):
 
     def open_view(self) -> "ShortTermView":
         budget = self.max_tokens * CHARACTERS_A_TOKEN
-        return ShortTermView(budget, budget)
+        return _make_view(budget, budget)
 
     def restore_view(self, saved: bytes) -> "ShortTermView | None":
         if type(self) is not ShortTermMemory:  # its views may hold more
@@ -285,6 +289,9 @@ class ShortTermView(ModelView):
 
     def _begins(self, place: int) -> bool:
         return begins(self._chat, place)
+
+
+_make_view = maker(ShortTermView)
 
 
 def begins(chat: Sequence[ChatMessage], place: int) -> bool:

@@ -7,7 +7,7 @@ from actgent.llm.base import Answer
 from actgent.structured.extract import is_cut, loads, unfenced, visible
 
 from .actions import answer_text, encoded_calls
-from .base import Outcome, Profile, Protocol, Say, View
+from .base import Outcome, Profile, Protocol, Say, View, make_say
 from .growing import Growth, follow_prose
 from .prompts import WHO
 
@@ -29,7 +29,7 @@ class Bare(Protocol):
         text = answer.text
         if text.lstrip()[:1] in _MAY_BE_JSON or "</think" in text:
             return _read_odd(text, view.profile)
-        return [Say(text=text, message_type=_first_type(view.profile))]
+        return [make_say(text=text, message_type=_first_type(view.profile))]
 
     def partial(self, text: str) -> str | None:
         head = text.lstrip()

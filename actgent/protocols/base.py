@@ -17,7 +17,7 @@ from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, Tool
 from actgent.structured.extract import extract, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
-from actgent.support.quick_init import quick_init
+from actgent.support.quick_init import maker, quick_init
 from actgent.tools.schemas import compile_schema
 
 from .growing import Growth
@@ -164,6 +164,9 @@ class Say:
     """The kind of the answer in the protocol's own words; None where it has none."""
     reasoning: Mapping[str, Any] | None = None
     """What the model said about its answer, in the protocol's own words; None where it said nothing."""
+
+
+make_say = maker(Say)
 
 
 @attrs.frozen

@@ -13,7 +13,7 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
-from actgent.messages import NO_USAGE, Message, ToolCall, ToolSpec, Usage, new_id
+from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolSpec, Usage, new_id
 
 MAX_DESCRIPTION = 2000
 """Characters of a description that are kept with the session; its first message has all of it."""
@@ -247,6 +247,22 @@ class SessionConversation:
         digests = {former[at : at + DIGEST] for at in range(0, len(former), DIGEST)}
         digests.update(map(_digest, self._call_ids or ()))
         return b"".join(sorted(digests))
+
+    def with_own_calls(self, parts: tuple[Part, ...]) -> tuple[tuple[Part, ...], tuple[ToolCall, ...]]:
+        """The parts of an answer, its calls under ids that no others of the session have; and these calls."""
+        if len(parts) == 1 and type(parts[0]) is Text:  # the usual case
+            return parts, ()
+        changed: dict[int, Part] = {}
+        calls: list[ToolCall] = []
+        for place, part in enumerate(parts):
+            if isinstance(part, ToolCall):
+                call = self.assign_call_id(part)
+                calls.append(call)
+                if call is not part:
+                    changed[place] = call
+        if changed:
+            parts = tuple([changed.get(place, part) for place, part in enumerate(parts)])
+        return parts, tuple(calls)
 
     def assign_call_id(self, call: ToolCall, otherwise: str = "") -> ToolCall:
         """Give a call an id that no other call of the session has: its own if it is one, or else `otherwise`."""

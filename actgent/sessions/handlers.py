@@ -8,7 +8,8 @@ from typing import Any, Literal
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.tools.generators import NO_GENERATOR, is_generator, yields
+from actgent.support.quick_init import maker
+from actgent.tools.generators import NO_GENERATOR, YIELDS, is_generator, yields
 
 HandlerKind = Literal[
     "conversation",
@@ -37,6 +38,9 @@ class Attached:
     """True: a program has attached it, in this process; `Agent.on_session` attaches its own in each."""
 
 
+_make_attached = maker(Attached)
+
+
 class Handlers:
     """Handlers by kind, in order of registration. Empty, it holds nothing but itself.
 
@@ -60,7 +64,7 @@ class Handlers:
             ConfigurationError: it is a generator function, which nothing would run.
             TypeError: it cannot be called.
         """
-        attached = Attached(handler, takes_session(handler), is_outside)
+        attached = _make_attached(handler, takes_session(handler), is_outside)
         self._had |= _BITS.get(kind, 0)
         if self._by_kind is None:
             self._by_kind = {}
@@ -138,7 +142,7 @@ def takes_session(handler: Handler) -> bool:
         if type(handler) is FunctionType:
             code = handler.__code__
             required = code.co_argcount - len(handler.__defaults__ or ())
-            if required == 1 and not yields(code.co_flags):
+            if required == 1 and not code.co_flags & YIELDS:
                 return False
             return _takes_session(handler, code.co_argcount, _required(handler))
         if type(handler) is MethodType and type(handler.__func__) is FunctionType:

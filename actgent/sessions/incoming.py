@@ -40,6 +40,8 @@ from actgent.messages import (
     ToolCall,
     ToolResult,
     checked_metadata,
+    make_message,
+    make_text,
     new_id,
     to_parts,
     traceparent,
@@ -93,7 +95,7 @@ def sayable_parts(content: Content) -> tuple[Part, ...]:
         ConfigurationError: there is nothing in it.
     """
     if type(content) is str and content and not content.isspace():  # the usual case, in a third of the time
-        return (Text(content),)
+        return (make_text(content),)
     parts = to_parts(content)
     for part in parts:
         if isinstance(part, _NOT_SAID):
@@ -127,7 +129,7 @@ def message_to(
     elif not isinstance(sender, Sender):
         raise ConfigurationError(f"sender= takes a name or a Sender, not {sender!r}")
     trace = traceparent.get()
-    return Message(
+    return make_message(
         id=message_id or new_id(),
         session_id=context.id,
         sender=sender,

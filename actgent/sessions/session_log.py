@@ -26,12 +26,16 @@ from actgent.journal.records import (
     Said,
     Told,
     TurnOptions,
+    make_accepted,
+    make_ended,
 )
 from actgent.messages import Message, ToolResult
 from actgent.state.store import StateRecord
+from actgent.support.quick_init import maker
 
 from .waiting.turn_checkpoint import TurnCheckpoint
 
+_make_entry = maker(Entry)
 LONG = 15_000
 """Records behind which a session gets its next snapshot: about 0.15 s of the time in which it is opened."""
 
@@ -202,7 +206,7 @@ class SessionLog:
     ) -> None:
         """Messages were dealt with, all in one turn; with `closes` the session ends with them."""
         for message_id in message_ids:
-            self.add(Ended(message_id=message_id, failed=failed, error=error, words=words))
+            self.add(make_ended(message_id=message_id, failed=failed, error=error, words=words))
         if closes:
             self.note_closed()
         self.flush_soon()
@@ -328,7 +332,7 @@ class SessionLog:
         self, step: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
     ) -> Entry:
         self.grown += len(step)
-        return Entry(
+        return _make_entry(
             session_id=self.session_id,
             agent=self.agent,
             records=tuple(step),
@@ -350,7 +354,7 @@ def accepted_record(
 ) -> Accepted:
     """Build the record of a message that waits."""
     if funding is None:
-        return Accepted(message=message, options=options, baggage=baggage)
+        return make_accepted(message=message, options=options, baggage=baggage)
     return Accepted(
         message=message,
         limits=funding.limits or NO_LIMITS,

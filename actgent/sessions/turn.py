@@ -20,6 +20,7 @@ from actgent.messages import (
     ToolResult,
 )
 from actgent.protocols.growing import Growth
+from actgent.support.quick_init import maker
 
 from .waiting.approval_ledger import PendingCalls
 from .waiting.turn_checkpoint import TurnCheckpoint, TurnProgress
@@ -56,7 +57,6 @@ TRANSITIONS: Mapping[str, Mapping[TurnState, TurnState]] = {
     "revoke": {"ending": "running"},
     "end": {"running": "over", "exposed": "over", "suspended": "over", "ending": "over"},
 }
-_EXPOSE, _COVER = TRANSITIONS["expose"], TRANSITIONS["cover"]
 
 
 @attrs.define(eq=False)
@@ -93,11 +93,13 @@ class TurnControl:
         """
         if self.stop is not None:
             raise self.stop
-        self.state = _EXPOSE.get(self.state, self.state)
+        if self.state == "running":
+            self.state = "exposed"
 
     def cover(self) -> None:
         """Let the next step of the turn come to its end before the turn does."""
-        self.state = _COVER.get(self.state, self.state)
+        if self.state == "exposed":
+            self.state = "running"
 
     def suspend(self) -> None:
         """Give up the turn's task until `resume`."""
@@ -197,9 +199,9 @@ class Turn:
     """The number of messages of the history that handlers of `on_message` have got."""
     pending_approvals: PendingCalls | None = None
     """Calls that wait for people, once all else of their answer is done."""
-    progress: TurnProgress = attrs.field(factory=TurnProgress)
-    control: TurnControl = attrs.field(factory=TurnControl)
-    answer: TurnAnswer = attrs.field(factory=TurnAnswer)
+    progress: TurnProgress = attrs.field(factory=maker(TurnProgress))
+    control: TurnControl = attrs.field(factory=maker(TurnControl))
+    answer: TurnAnswer = attrs.field(factory=maker(TurnAnswer))
 
     def __repr__(self) -> str:
         name = shown(f"{self.message.id} in {self.message.session_id}")

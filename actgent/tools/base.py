@@ -14,6 +14,7 @@ from actgent.approvals import Ask, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.leads import for_tool_contexts
+from actgent.support.quick_init import maker
 
 from .outputs.results import ResultCache
 from .schemas import ArgumentsValidator
@@ -178,9 +179,16 @@ class ToolContext(Generic[DepsT_co]):
             raise DepsMissing(self.agent, self.session_id, "a tool asked for deps, and there are none")
         return found
 
-    def of_call(self, call: ToolCall, approval: Grant | None, *, is_inline: bool) -> "ToolContext":
-        """The same for one call. Where that may run in a thread, the store is made now, in the one that it belongs to."""
-        return ToolContext(  # written out: attrs.evolve would cost more than the rest of an inline call
+    def of_call(
+        self, call: ToolCall, approval: Grant | None, *, is_inline: bool, is_only: bool = False
+    ) -> "ToolContext":
+        """The same for one call; itself, if no other call `is_only`. Where that may run in a thread, the store is made now, in the one that it belongs to."""
+        if is_only:
+            self.call_id, self.tool_name, self.approval, self._effect_key = call.id, call.name, approval, ""
+            if not is_inline:
+                self._state = self.state
+            return self
+        return make_context(  # written out: attrs.evolve would cost more than the rest of an inline call
             session_id=self.session_id,
             owner=self.owner,
             agent=self.agent,
@@ -194,6 +202,9 @@ class ToolContext(Generic[DepsT_co]):
             report=self.report,
             approval=approval,
         )
+
+
+make_context: Callable[..., ToolContext[Any]] = maker(ToolContext)
 
 
 @attrs.frozen(kw_only=True)

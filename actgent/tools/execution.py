@@ -9,7 +9,8 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
     asked       `cancelled`, as withdrawn: it waits for a person, and has not run or asked itself
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +27,7 @@ from actgent.errors import (
     ToolError,
     ToolTimeout,
 )
-from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus
+from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support.foreign import failure_of, leaves
 from actgent.support.logs import logger_of
 from actgent.support.tracing import ActiveTrace, active_trace
@@ -49,10 +50,27 @@ _WITHDRAWN = "withdrawn before a person decided: it did not run"
 _UNKNOWN = "stopped while it ran: whether it took effect is not known"
 
 NO_GRANTS: Mapping[str, Grant] = MappingProxyType({})
+_ONE_STAGE: Sequence[Sequence[int]] = ((0,),)
 _NO_ASKS: Mapping[int, Ask] = MappingProxyType({})
 _NOTHING_ASKED: Mapping[int, AskPerson] = MappingProxyType({})
 Check = Callable[[ToolCall, Tool], str | None]
 """Why a call may not run at this moment, in words for the model; None: it may. A `ToolError` says no, too."""
+
+
+class BatchHost(typing.Protocol):
+    """The turn that a batch belongs to, as far as its calls need it."""
+
+    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+        """Keep a result that is too long elsewhere, and return what the model is shown."""
+        ...
+
+    def nest(self, call: ToolCall) -> CallsTools:
+        """Make what a running call calls other tools by."""
+        ...
+
+    def tell_raised(self, call: ToolCall, error: Exception) -> None:
+        """Hear what a tool raised, with its traceback; not of questions to people."""
+        ...
 
 
 @attrs.define(eq=False)
@@ -73,10 +91,8 @@ class Batch:
     """Seconds, for tools that say nothing themselves."""
     max_characters: int = attrs.field(default=DEFAULT_MAX_CHARACTERS, kw_only=True)
     """The longest result; longer ones are cut, with a notice."""
-    keep: Callable[[ToolCall, str, int], str] | None = attrs.field(default=None, kw_only=True)
-    """Keeps a result that is longer than that elsewhere, and returns what the model is shown; None: the rest is lost."""
-    nest: Callable[[ToolCall], CallsTools] | None = attrs.field(default=None, kw_only=True)
-    """Makes what a running call calls other tools by; None: it cannot."""
+    host: BatchHost | None = attrs.field(default=None, kw_only=True)
+    """The turn in which they run; None: the rest of longer results is lost, and no call can call other tools."""
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
         default=None, kw_only=True
     )
@@ -85,8 +101,6 @@ class Batch:
     """Hears of each call that runs."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
     """Told of each result as soon as it is there."""
-    on_raise: Callable[[ToolCall, Exception], object] | None = attrs.field(default=None, kw_only=True)
-    """Told what a tool raised, with its traceback; not of questions to people."""
     begun: frozenset[int] = attrs.field(default=frozenset(), init=False, repr=False)
     """The places of calls that may have run before a restart, and are to run again if they still may."""
     _started: dict[int, tuple[Tool, ToolContext]] = attrs.field(factory=dict, init=False, repr=False)
@@ -182,8 +196,11 @@ class Batch:
         await trio.lowlevel.checkpoint_if_cancelled()
         await self._run_call(place, tool, arguments)
 
-    def _stages(self) -> Iterator[list[int]]:
+    def _stages(self) -> Iterable[Sequence[int]]:
         """The places of the calls that may run side by side, one group after the other."""
+        return _ONE_STAGE if len(self.calls) == 1 else self._groups()
+
+    def _groups(self) -> Iterator[Sequence[int]]:
         together: list[int] = []
         for place, call in enumerate(self.calls):
             tool = self.registry.get(call.name)
@@ -252,9 +269,9 @@ class Batch:
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
         grant = self.grants.get(call.id) if self.grants else None
-        told = self.context.of_call(call, grant, is_inline=tool.inline)
-        if tool.calls_tools and self.nest is not None:
-            told.tools = self.nest(call)
+        told = self.context.of_call(call, grant, is_inline=tool.inline, is_only=len(self.calls) == 1)
+        if tool.calls_tools and self.host is not None:
+            told.tools = self.host.nest(call)
         self._started[place] = tool, told
         if self.on_start is not None:
             self.on_start(call)
@@ -312,8 +329,8 @@ class Batch:
         return attrs.evolve(result, media=media) if media else result
 
     def _tell_raised(self, call: ToolCall, tool: Tool, error: Exception) -> None:
-        if self.on_raise is not None:
-            self.on_raise(call, error)
+        if self.host is not None:
+            self.host.tell_raised(call, error)
         if tool.hooks:
             _notify(tool, "on_exception", call, error)
 
@@ -324,7 +341,12 @@ class Batch:
         key = canonical(arguments) if tool.cache else ""
         if key and (cached := tool.result_cache.get(key)) is not None:
             return cached, ()
-        value = await self._value(call, tool, arguments, told)
+        begun = (
+            tool.execute(arguments, told)
+            if _is_immediate(tool)
+            else self._in_time(call, tool, arguments, told)
+        )
+        value = await begun
         if type(value) is not str and has_media(value):
             shown = describe_media(value, call, state=told.state, outside=tool.outside)
             return shown.text, shown.media
@@ -335,11 +357,9 @@ class Batch:
             tool.result_cache.put(key, text)
         return text, ()
 
-    async def _value(
+    async def _in_time(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext
     ) -> object:
-        if _is_immediate(tool):
-            return await tool.execute(arguments, told)
         seconds = self.timeout if tool.timeout is None else tool.timeout
         with trio.move_on_after(seconds) as scope:
             time_limits.set((TimeLimit(scope),))
@@ -350,7 +370,7 @@ class Batch:
         """The beginning of a text that is too long for the model; the rest is kept, where there is a place for it."""
         if len(text) <= self.max_characters:
             return text
-        return self._capped(text) if self.keep is None else self.keep(call, text, self.max_characters)
+        return self._capped(text) if self.host is None else self.host.keep(call, text, self.max_characters)
 
     def _capped(self, text: str) -> str:
         return capped(text, self.max_characters)
@@ -424,7 +444,7 @@ def _is_retryable(error: Exception, tool: Tool) -> bool:
 
 
 def _succeeded(call: ToolCall, content: str) -> ToolResult:
-    return ToolResult(
+    return make_result(
         id=_result_id(call), call_id=call.id, tool_name=call.name, content=content, native=call.native
     )
 

@@ -12,7 +12,8 @@ from typing import Any
 from .base import ToolContext
 from .outputs.results import to_text
 
-_YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+"""A function whose code has none of these flags does not yield."""
 NO_GENERATOR = "it is a generator, which nothing runs: leave out the `yield`, and return what there is"
 
 
@@ -27,7 +28,7 @@ def is_generator(function: Callable[..., Any]) -> bool:
 
 def yields(flags: int) -> bool:
     """The same, by the flags of a function's code: `types.coroutine` marks those that are awaited after all."""
-    return bool(flags & _YIELDS) and not flags & inspect.CO_ITERABLE_COROUTINE
+    return bool(flags & YIELDS) and not flags & inspect.CO_ITERABLE_COROUTINE
 
 
 async def last_of(values: AsyncGenerator[Any, None], context: ToolContext) -> Any:

@@ -14,7 +14,7 @@ from actgent.errors import (
     ParseError,
 )
 from actgent.errors.printable import quoted
-from actgent.journal.records import NO_LIMITS, Appended, Said
+from actgent.journal.records import NO_LIMITS, Appended, Said, make_appended, make_said
 from actgent.llm.base import Answer, Chat, StopReason
 from actgent.memory.base import Memory
 from actgent.messages import (
@@ -46,6 +46,7 @@ from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.sessions.waiting.approval_ledger import PendingCalls
 from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.support.foreign import failure_of
+from actgent.support.quick_init import maker
 
 from .calls.answers import check_stop
 from .calls.model_calls import ModelCaller
@@ -65,6 +66,7 @@ BEGUN = (
     "Your last answer called tools, and the process ended while they ran: whether they took effect is not known. "
     "They are not called again by themselves. Answer again, in the form that is asked for now."
 )
+_make_calls, _make_chat, _make_view = maker(CallTools), maker(Chat), maker(View)
 Router = Callable[[SessionContext, Turn, Route], Awaitable[Reply | None]]
 """Hands a message on to another agent; None where the action has no agent."""
 
@@ -283,7 +285,7 @@ class AgentCore:
                 context.log.add(Appended(message_id=message.id, joins=place > 0))
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
-        return View(
+        return _make_view(
             message=message,
             record=context.conversation.messages,
             state=context.seen_state,
@@ -302,7 +304,8 @@ class AgentCore:
         self, context: SessionContext, turn: Turn, view: View
     ) -> Awaitable[tuple[Answer, tuple[ToolCall, ...]]]:
         """Ask the model what memory shows, between the prompts; gives its answer, and the native calls in it."""
-        self.models.check_limit(context, turn)
+        if turn.progress.calls:  # a first one is always allowed
+            self.models.check_limit(context, turn)
         options = turn.options
         template: PromptTemplate = options.protocol
         request = template.request(view)
@@ -311,7 +314,7 @@ class AgentCore:
         if turn.answer.aside or options.tail:
             prompt = "\n\n".join(filter(None, (turn.answer.aside, options.tail, prompt)))
         system = options.system if options.system is not None else context.conversation.system
-        chat = Chat(
+        chat = _make_chat(
             system=prompts.session_prompt(context, shown) if system is None else system,
             messages=prompts.messages(context, shown, prompt, is_paused=turn.answer.is_paused),
             tools=view.tools,
@@ -338,7 +341,7 @@ class AgentCore:
         if answer.stop != "end":
             check_stop(answer)
         if calls:
-            return [CallTools(calls, view.stage)]
+            return [_make_calls(calls, view.stage)]
         turn.answer.is_paused = answer.stop == "pause"
         if turn.answer.is_paused:
             return [Continue(view.stage)]
@@ -376,7 +379,9 @@ class AgentCore:
                 context.state.dispatch(outcome.action, once=f"{turn.answer.id}/{place}")
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
-        if deliveries := to_deliveries(outcomes, turn.answer.id, turn.progress.usage):
+        if len(further) < len(outcomes) and (
+            deliveries := to_deliveries(outcomes, turn.answer.id, turn.progress.usage)
+        ):
             await self.reply(context, turn, deliveries)
         if further:
             await self._go_on(context, turn, message, further)
@@ -410,17 +415,15 @@ class AgentCore:
         further: Sequence[CallTools | Continue | Finish],
     ) -> None:
         """Bring about the turn's next message, unless it is to end; tools come before going on without."""
-        if any(isinstance(outcome, Finish) for outcome in further):
-            return
-        if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
-            calls = [call for outcome in tools for call in outcome.calls]
-            results = await self.calling.run(context, turn, message, calls, stage=tools[-1].stage)
+        due = further[0] if len(further) == 1 else _first_due(further)
+        if isinstance(due, CallTools):
+            results = await self.calling.run(context, turn, message, due.calls, stage=due.stage)
             if results is not None:
                 self.inbox.put_followup(results)
-            return
-        for outcome in further:
-            if isinstance(outcome, Continue):
-                self._follow_up(message, outcome.note, outcome.stage)
+        elif isinstance(due, Continue):
+            for outcome in further:
+                if isinstance(outcome, Continue):
+                    self._follow_up(message, outcome.note, outcome.stage)
 
     async def _is_answered(self, context: SessionContext, turn: Turn, message: Message) -> bool:
         """Let the agent answer that has the session now; False where none has it any more."""
@@ -464,6 +467,15 @@ class AgentCore:
             await self.dispatcher.deliver(context, turn, reply)
 
 
+def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | Continue | Finish:
+    """What goes before the others: the end, or all tools together, or what is gone on with."""
+    if ends := [outcome for outcome in further if isinstance(outcome, Finish)]:
+        return ends[0]
+    if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
+        return CallTools([call for outcome in tools for call in outcome.calls], tools[-1].stage)
+    return further[0]
+
+
 def _given_up(error: AnswerError, repairs: int) -> AnswerError:
     """Word the error of an answer that was asked for again in vain; `reason` stays what was wrong with the last one."""
     tries = "once" if not repairs else f"{repairs + 1} times"
@@ -480,5 +492,5 @@ def _entering(message: Message, turn: Turn) -> Appended | Said:
     """Build the record of a message that enters the conversation."""
     if message is turn.message:
         limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
-        return Appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
-    return Said(message=message, calls=turn.progress.calls, repairs=turn.progress.repairs)
+        return make_appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
+    return make_said(message=message, calls=turn.progress.calls, repairs=turn.progress.repairs)

@@ -8,7 +8,7 @@ import trio
 
 from actgent.approvals import Approval
 from actgent.errors import HandlerFailed, kind_of
-from actgent.journal.records import Delivered
+from actgent.journal.records import make_delivered
 from actgent.messages import (
     CallProgress,
     Delivery,
@@ -20,6 +20,7 @@ from actgent.messages import (
     Token,
     ToolResult,
     Usage,
+    make_reply,
 )
 from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
@@ -55,7 +56,7 @@ def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> 
     for outcome in sorted(outcomes, key=_rank) if len(outcomes) > 1 else outcomes:
         if isinstance(outcome, Say):
             deliveries.append(
-                Reply(
+                make_reply(
                     id=f"{answer_id}/{replies}" if replies else answer_id,
                     text=outcome.text,
                     data=outcome.data,
@@ -163,7 +164,7 @@ class Dispatcher:
             return
         await self.dispatch(context, delivery)
         if context.log is not None:
-            context.log.add(Delivered(ids=(delivery_id(delivery),)))
+            context.log.add(make_delivered(ids=(delivery_id(delivery),)))
 
     async def fail(
         self,

@@ -28,6 +28,7 @@ from actgent.sessions.waiting.task_reports import outcome_of
 from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
 from actgent.sessions.waiting.turn_future import CallOptions, Outcome, TurnFuture
 from actgent.sessions.waiting.turn_options import restored_options
+from actgent.support.quick_init import maker
 from actgent.tools.time_limits import time_limits
 
 from .dispatcher import Dispatcher
@@ -35,6 +36,7 @@ from .observer import Observer
 
 LAST_WORDS = 1.0
 """Seconds that all handlers together have to hear that their agent stops."""
+_make_turn = maker(Turn)
 _NOTHING = Context()
 """The variables of turns that are over."""
 
@@ -71,22 +73,19 @@ class TurnLifecycle:
 
         It runs with the context variables of the message's sender, whoever sent those that are joined.
         """
-        future = context.future_of(acceptance)
-        if future is not None:
-            options = future.options
-        else:
-            told = acceptance.options
-            options = self.options if told is None else restored_options(self.options, told)
-        reported = len(context.conversation.messages)
+        future, told = context.future_of(acceptance), acceptance.options
+        options = self.options if future is None else future.options
+        if future is None and told is not None:
+            options = restored_options(self.options, told)
         limits = options.limits or self.limits
-        turn = context.turn = Turn(
+        turn = context.turn = _make_turn(
             acceptance.message,
             options,
             time.monotonic(),
             acceptance.variables,
             listeners=() if future is None else (future,),
             limits=limits,
-            reported=reported,
+            reported=len(context.conversation.messages),
             joined=joined,
         )
         if context.mail.unkept is not None:

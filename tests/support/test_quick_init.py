@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from actgent.messages import Message, Sender, Text, ToolCall
-from actgent.support.quick_init import quick_init
+from actgent.support.quick_init import maker, quick_init
 
 
 def _double(value):
@@ -79,3 +79,79 @@ def test_who_is_refused_leaves_nothing_open():
         quick(ToolCall("a", {}, "1"))
     assert isinstance(seen[0], quick)
     assert type(quick.__new__(quick)) is quick
+
+
+@attrs.define
+class Counted:
+    name: str
+    seen: list[str] = attrs.field(factory=list)
+    _hidden: int = 0
+    total: int = attrs.field(default=7, init=False)
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "named"),
+    [
+        (Counted, ("a",), {"hidden": 3}),
+        (Counted, (), {"name": "a", "seen": ["b"]}),
+        (Point, (), {"x": 1, "y": 5}),
+        (Text, ("hi",), {}),
+        (ToolCall, ("add", {"a": 1}), {"id": "c"}),
+        (
+            Message,
+            (),
+            {"id": "m", "session_id": "s", "sender": Sender("ada"), "parts": "hi", "created_at": 1.0},
+        ),
+    ],
+)
+def test_a_maker_makes_what_its_class_makes(cls, given, named):
+    made, wanted = maker(cls)(*given, **named), cls(*given, **named)
+    assert type(made) is cls
+    assert made == wanted
+    assert repr(made) == repr(wanted)
+    with pytest.raises(TypeError):
+        maker(cls)(*given, **named, unknown=1)
+
+
+def test_what_a_maker_makes_shares_no_default_and_is_as_frozen_as_its_class():
+    make = maker(Counted)
+    assert make("a").seen is not make("a").seen
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        maker(Text)("hi").text = "there"
+    with pytest.raises(TypeError, match=r"'x' must be <class 'int'>"):
+        maker(Point)(x="1")
+
+
+def test_conversions_are_left_out_for_exact_types_alone():
+    class Named(tuple):
+        __slots__ = ()
+
+    parts = (Text("hi"),)
+    assert Message(session_id="s", sender=Sender("ada"), parts=parts).parts is parts
+    assert type(Message(session_id="s", sender=Sender("ada"), parts=Named(parts)).parts) is tuple
+
+
+def test_a_subclass_that_attrs_does_not_know_is_refused():
+    class Plain(Message):
+        pass
+
+    with pytest.raises(TypeError, match="Plain is a subclass of a frozen attrs class"):
+        Plain(session_id="s", sender=Sender("ada"), parts="hi")
+
+
+def test_what_cannot_be_written_is_refused():
+    @attrs.define
+    class Steps:
+        a: int
+
+        def __attrs_post_init__(self):
+            raise AssertionError
+
+    @attrs.define
+    class Looks:
+        a: int = 1
+        b: int = attrs.Factory(lambda self: self.a, takes_self=True)
+
+    for cls, words in ((Steps, "a step of its own"), (Looks, "looks at the object")):
+        with pytest.raises(TypeError, match=words):
+            maker(cls)

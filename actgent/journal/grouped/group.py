@@ -41,7 +41,7 @@ from actgent.support.logs import logger_of
 from .heads import KnownHeads
 from .paging import Pages
 from .reading import Found, Readings
-from .step_queue import QueuedStep, StepQueue
+from .step_queue import QueuedStep, StepQueue, make_queued
 from .steps import (
     Head,
     JournalStep,
@@ -211,11 +211,11 @@ class GroupedJournal(StoredJournal):
         if durable or self._queue.is_behind(step.key):
             await self._wait_written(step, epoch, entry.patience, is_kept=entry.is_kept)
         else:
-            self._enqueue(QueuedStep(step, epoch))
+            self._enqueue(make_queued(step, epoch))
             await trio.lowlevel.checkpoint()
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
-        self._enqueue(QueuedStep(encode_entry(entry), epoch))
+        self._enqueue(make_queued(encode_entry(entry), epoch))
 
     async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
         key = await self._key_of(session_id, agent)
@@ -424,7 +424,7 @@ class GroupedJournal(StoredJournal):
     async def _wait_written(
         self, step: JournalStep, epoch: int, patience: float | None = None, *, is_kept: bool = False
     ) -> None:
-        waiting = QueuedStep(step, epoch, is_kept=is_kept)
+        waiting = make_queued(step, epoch, is_kept=is_kept)
         if epoch != self._epoch or not epoch:
             self._check_step(step, epoch)
         self._queue.put(waiting)
@@ -487,7 +487,7 @@ class GroupedJournal(StoredJournal):
 
     def _try_kept_again(self) -> None:
         for key in self._queue.kept:
-            self._queue.put(QueuedStep(JournalStep(key, 0, b""), self._epoch))
+            self._queue.put(make_queued(JournalStep(key, 0, b""), self._epoch))
 
     def _give_up(self, now: float) -> None:
         """Let nobody wait for longer than they want; the storage goes on with their steps."""

@@ -18,6 +18,7 @@ from actgent.errors import (
     JournalSlow,
 )
 from actgent.journal.listing import SessionKey
+from actgent.support.quick_init import maker
 
 from .steps import Head, JournalStep, begins_session, find_parent
 
@@ -66,6 +67,9 @@ class QueuedStep:
         if self.task is not None:
             trio.lowlevel.reschedule(self.task)
             self.task = None
+
+
+make_queued = maker(QueuedStep)
 
 
 @attrs.define(eq=False)

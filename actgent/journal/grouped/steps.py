@@ -40,6 +40,7 @@ from actgent.journal.records import (
     SuspendedRecord,
 )
 from actgent.messages import Priority
+from actgent.support.quick_init import maker
 from actgent.support.wire import SCHEMA_VERSION
 
 from .references import resolve
@@ -149,6 +150,9 @@ class Head:
         )
 
 
+_make_head, _make_row, _make_step = maker(Head), maker(Row), maker(JournalStep)
+
+
 def encode_entry(entry: Entry) -> JournalStep:
     """An entry as bytes, which begin with the version of their form.
 
@@ -162,7 +166,7 @@ def encode_entry(entry: Entry) -> JournalStep:
         _check_text("agent", key.agent)
     body = _VERSION + WIRE.encode(records, Record) if records else b""
     marks = [record for record in records if type(record) in _MARKING]
-    return JournalStep(key, len(records), body, marks)
+    return _make_step(key, len(records), body, marks)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
@@ -386,13 +390,13 @@ def place_step(
     if keys is not None:
         body = keys.seal(body, _place(before.series, first, step.count, identity))
     checksum = checksum_row(before.series, first, step.count, body=body, identity=identity, at=at)
-    head = Head(*_fields(before))  # attrs.evolve takes four times as long
+    head = _make_head(*_fields(before))  # attrs.evolve takes four times as long
     head.records += step.count
     head.updated_at = now
     for record in step.marks:
         if (change := _MARKS.get(type(record))) is not None:
             change(head, record)
-    return Row(before.series, first, step.count, body, checksum, at), head
+    return _make_row(before.series, first, step.count, body, checksum, at), head
 
 
 def _accept(head: Head, record: Accepted) -> None:

@@ -237,6 +237,8 @@ class SessionLifecycle:
 
     def forget_if_over(self, context: SessionContext) -> None:
         """Forget a session that was closed, let go or has moved, once nothing is on its way in, queued or running."""
+        if not (context.closed or context.mail.is_transient):
+            return
         if context.mail.has_moved:
             if not context.mail.pending:
                 self.leaving.end(context)

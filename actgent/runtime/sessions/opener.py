@@ -36,6 +36,7 @@ from actgent.sessions.waiting.tasks import Task, TaskDeadline
 from actgent.state.reducers import Reducer
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
+from actgent.support.quick_init import maker
 
 from .leaving import Elsewhere
 from .naming import choose_id, id_for, id_in_tree
@@ -57,6 +58,8 @@ ERASE_PATIENCE = 1.0
 _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
 """For sessions whose ids nobody can know yet."""
 _log = logger_of(__name__)
+_make_context, _make_conversation = maker(SessionContext), maker(SessionConversation)
+_make_mail = maker(SessionMail)
 
 
 @attrs.frozen(eq=False)
@@ -116,21 +119,21 @@ class SessionOpener:
             ConfigurationError: others may own sessions of this id, and its parent is here.
             SessionMoved: another process owns sessions of this id, or is about to.
         """
-        context = SessionContext(
+        context = _make_context(
             id_for(self.running, session_id, parent),
             owner,
-            SessionConversation(self.running.core.memory.open_view(), system=system),
+            _make_conversation(self.running.core.memory.open_view(), system=system),
             self.running.name,
             host=self.running.lifecycle,
-            mail=SessionMail(self.on_busy if on_busy is None else check_rule(on_busy)),
+            mail=_make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
             reducers=self.reducers,
-            tree=_tree_of(parent, task),
+            tree=None if parent is None and task is None else _tree_of(parent, task),
         )
         context.face = self.make_face(context, deps)
         lifecycle = self.running.lifecycle
         if self.running.journal is not None or lifecycle.leaving.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.leaving.epoch_of(context.id))
-        self.running.lifecycle.open(context)
+        lifecycle.open(context)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
@@ -504,9 +507,7 @@ class Making:
             opener.running.lifecycle.let_go(context)
 
 
-def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[SessionContext] | None:
-    if parent is None and task is None:
-        return None
+def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[SessionContext]:
     return SessionTree(parent, None if parent is None else parent.key, task=task)
 
 

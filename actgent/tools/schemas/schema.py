@@ -295,11 +295,11 @@ class CompiledType:
         Raises:
             ValueError: it does not fit, or a class of the type refuses it; the text says where.
         """
-        build = self._built if self._sources or self.has_placeholders else None
+        is_built = self._sources or self.has_placeholders
         try:
-            return _Reader(build).convert(self._type, value)
+            return (_Reader(self._built) if is_built else _PLAIN).convert(self._type, value)
         except ValueError:
-            return _Reader(build).convert(self._type, _whole_numbers(value))
+            return (_Reader(self._built) if is_built else _PLAIN).convert(self._type, _whole_numbers(value))
 
     def _built(self, value: Any) -> Any:
         kind = type(value)
@@ -362,6 +362,10 @@ class _Reader:
         if wrong:
             raise ValueError(wrong)
         return read
+
+
+_PLAIN = _Reader(None)
+"""Of types whose values msgspec makes itself, so that it holds nothing."""
 
 
 def _located(text: str) -> str:

@@ -10,7 +10,7 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
-from actgent.journal.records import Said
+from actgent.journal.records import Said, make_said
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.context_window import is_too_long
 from actgent.llm.spans import complete_as_span
@@ -22,6 +22,7 @@ from actgent.messages import (
     Text,
     ToolCall,
     Usage,
+    make_message,
     new_id,
 )
 from actgent.sessions.context import SessionContext
@@ -101,15 +102,16 @@ class ModelCaller:
         `model` is the role of the model to ask, and `prompt` the fingerprint that the journal keeps.
         """
         llm = self.models.get(model) or self.models["default"]
-        turn.answer.id = new_id()
+        growing = turn.answer
+        growing.id = new_id()
         started = time.monotonic()
         if context.log is not None or self.observer.stream.watched:
             chat.watch = self.observer.watch_call(context, message, llm.name)
         answer = await self._complete(context, turn, llm, chat)
-        first_at = turn.answer.first_at
-        turn.answer.growth = turn.answer.first_at = None
+        first_at = growing.first_at
+        growing.growth = growing.first_at = None
         calls = self._remember_answer(context, turn, message, answer, chat, prompt=prompt, started=started)
-        turn.answer.fitting = None
+        growing.fitting = None
         if answer.usage is not NO_USAGE:
             _count_usage(context, turn, answer.usage)
         for listener in turn.listeners:
@@ -142,15 +144,16 @@ class ModelCaller:
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
         """The call itself, under its timeout and within reach of an interruption."""
         growing = on_text = None
-        is_heard = (turn.listeners and turn.is_heard()) or context.handlers.of("token")
+        listeners = turn.listeners
+        is_heard = (listeners and turn.is_heard()) or context.handlers.of("token")
         if is_heard and not self.guards.answers:  # or it would be heard before they agree
             growing = AnswerStream(self.dispatcher, context, turn)
             on_text = growing.add
         control = turn.control
         control.expose()
-        deadline = trio.current_time() + turn.limits.model_timeout
+        deadline = self.timer.now() + turn.limits.model_timeout
         handle = self.timer.call_at(deadline, partial(self._time_out, context, turn, llm))
-        chat.deadline = min(deadline, turn.deadline()) if turn.listeners or control.timer else deadline
+        chat.deadline = min(deadline, turn.deadline()) if listeners or control.timer else deadline
         if (gate := turn.answer.gate) is not None and on_text is not None:
             on_text = partial(_show_later, gate, on_text)
         try:
@@ -212,18 +215,14 @@ class ModelCaller:
     ) -> tuple[ToolCall, ...]:
         """Write the answer into the record; returns its calls, under ids that are unique in the session."""
         cut = answer.stop == "length"
-        parts = answer.parts
-        calls: tuple[ToolCall, ...] = ()
-        if answer.tool_calls:
-            parts = tuple(
-                [context.conversation.assign_call_id(p) if isinstance(p, ToolCall) else p for p in parts]
-            )
-            calls = () if cut else tuple([p for p in parts if isinstance(p, ToolCall)])
+        parts, calls = context.conversation.with_own_calls(answer.parts)
+        if cut:
+            calls = ()
         said = self._said(context, parts, turn.answer.id, message, cut=cut)
         context.conversation.append(said)
         if context.log is not None:
             context.log.add(
-                Said(
+                make_said(
                     message=said,
                     stop=answer.stop,
                     usage=_written(context, answer),
@@ -242,7 +241,7 @@ class ModelCaller:
     def _said(
         self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool
     ) -> Message:
-        return Message(
+        return make_message(
             id=answer_id,
             session_id=context.id,
             sender=self.sender,

@@ -11,7 +11,7 @@ from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
 from actgent.control.excess import excess_of
 from actgent.errors import LimitReached
 from actgent.errors.printable import quoted
-from actgent.journal.records import Said, Started
+from actgent.journal.records import Said, Started, make_said
 from actgent.messages import CallProgress, Message, ToolCall, Usage
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import TOOLS
@@ -20,7 +20,8 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.waiting.approval_calls import edited, grants_of
 from actgent.sessions.waiting.approval_ledger import PendingCalls
 from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
-from actgent.tools.base import Tool, ToolContext
+from actgent.support.quick_init import maker
+from actgent.tools.base import Tool, ToolContext, make_context
 from actgent.tools.execution import NO_GRANTS, Batch
 from actgent.tools.outputs.kept import can_read_results, keep_result
 from actgent.tools.outputs.results import capped
@@ -33,6 +34,7 @@ from .approval_requests import ApprovalRequests
 from .nested_calls import NestedCalls
 from .progress import ProgressBoard
 
+_make_batch = maker(Batch)
 Access = Callable[[ToolCall, Tool, ToolContext], str | None]
 """A rule: why a call may not run at this moment, in words for the model; None: it may. It must be sync and free of side effects."""
 
@@ -47,7 +49,9 @@ def _closing(results: Message, turn: Turn, usage: Usage) -> Said:
     """Build the record of results, and of calls that no other record holds; `usage` is that of sessions that worked for them."""
     last = turn.progress.last_call
     if last is None or last.native:
-        return Said(message=results, usage=usage, calls=turn.progress.calls, repairs=turn.progress.repairs)
+        return make_said(
+            message=results, usage=usage, calls=turn.progress.calls, repairs=turn.progress.repairs
+        )
     return Said(
         message=results,
         usage=usage,
@@ -97,6 +101,7 @@ class ToolCaller:
         batch = self._batch(context, turn, known)
         results = None
         is_over = False
+        control = turn.control
         try:
             turn.check()
             is_counted = turn.progress.counted == turn.answer.id  # they waited for people meanwhile
@@ -106,14 +111,14 @@ class ToolCaller:
             self._prepare(context, turn, batch)
             if turn.listeners:
                 await self._tell_readers(context, turn, known)
-            turn.control.expose()
+            control.expose()
             if (board := self._board(context, turn)) is None:
                 await batch.run()
             else:
                 batch.context.report = board.put
                 await board.run(batch.run)
             if batch.asked:
-                turn.control.cover()
+                control.cover()
                 await self.approvals.ask(context, turn, batch)
                 turn.pending_approvals = PendingCalls(message, tuple(known), stage)
             is_over = True
@@ -121,7 +126,7 @@ class ToolCaller:
             is_over = True
             raise
         finally:
-            turn.control.cover()
+            control.cover()
             if turn.pending_approvals is None:
                 results = self._close(context, turn, message, batch, stage, is_over=is_over)
         if results is None:
@@ -160,7 +165,7 @@ class ToolCaller:
 
     def _board(self, context: SessionContext, turn: Turn) -> ProgressBoard | None:
         """Return where tools put their progress; None: nobody would hear of it."""
-        is_heard = context.handlers.any_of("tool_progress") or (turn.listeners and turn.is_heard())
+        is_heard = context.handlers.of("tool_progress") or (turn.listeners and turn.is_heard())
         if not (is_heard or self.observer.stream.watched):
             return None
 
@@ -183,9 +188,15 @@ class ToolCaller:
 
     def _known(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
         """The calls of the tools themselves, each with its id."""
+        calls = self._resolved(calls)
+        for call in calls:
+            if not call.id:
+                break
+        else:  # those of providers have theirs
+            return calls
         return [
             call if call.id else context.conversation.assign_call_id(call, f"{turn.answer.id}/call/{place}")
-            for place, call in enumerate(self._resolved(calls))
+            for place, call in enumerate(calls)
         ]
 
     async def _wait_for_toolsets(self, turn: Turn, calls: Sequence[ToolCall]) -> None:
@@ -225,16 +236,17 @@ class ToolCaller:
         return tool is not None and tool.effect != "pure" and batch.would_start(place)
 
     def _batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
-        batch = self._new_batch(context, turn, calls)
+        batch = self.new_batch(context, turn, calls)
         if context.approvals is not None:
             self.approvals.apply_decisions(context.approvals, batch)
         if turn.checkpoint is not None:
             self._settle(context, turn.checkpoint, batch)
         return batch
 
-    def _new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+    def new_batch(self, context: SessionContext, turn: Turn, calls: Sequence[ToolCall]) -> Batch:
+        """Calls of a turn that are about to run."""
         limits = turn.limits
-        told = ToolContext(
+        told = make_context(
             session_id=context.id,
             owner=context.owner.name,
             agent=self.agent,
@@ -244,7 +256,7 @@ class ToolCaller:
             threads=self.threads,
         )
         grants = NO_GRANTS if context.approvals is None else grants_of(context.approvals, calls)
-        batch = Batch(
+        batch = _make_batch(
             [edited(call, grants) for call in calls] if grants else calls,
             self.registry,
             context=told,
@@ -253,29 +265,11 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
-            keep=partial(self._keep, context, limits.kept_characters),
-            nest=partial(self._nest, context, turn),
-            on_raise=partial(self.dispatcher.reports.tool_raised, context),
+            host=_make_host(self, context, turn),
         )
         if (excess := excess_of(calls, limits)) is not None:
             batch.refuse(excess)
         return batch
-
-    def _keep(self, context: SessionContext, most: int, call: ToolCall, text: str, limit: int) -> str:
-        """The beginning of a result that is too long; the rest is kept where the model can read on in it."""
-        if not can_read_results(self.registry):
-            return capped(text, limit)
-        return keep_result(context, call, text, limit, most=most)
-
-    def _nest(self, context: SessionContext, turn: Turn, call: ToolCall) -> NestedCalls:
-        return NestedCalls(
-            outer=call,
-            context=context,
-            turn=turn,
-            registry=self.registry,
-            new_batch=self._new_batch,
-            now=self.approvals.now,
-        )
 
     def _refusal(self, told: ToolContext, call: ToolCall, tool: Tool) -> str | None:
         return next(filter(None, (rule(call, tool, told) for rule in self.access)), None)
@@ -294,8 +288,8 @@ class ToolCaller:
         if (called := progress.called) is None:
             called = progress.called = []
         for call in calls:
-            progress.identical = progress.identical + 1 if is_same(call, progress.last_call) else 1
-            progress.last_call = call
+            last, progress.last_call = progress.last_call, call
+            progress.identical = progress.identical + 1 if last is not None and is_same(call, last) else 1
             called.append(call)
             if progress.identical > most:
                 raise self._repeating(context, turn, f"identical calls of {quoted(call.name)} in a row")
@@ -342,3 +336,35 @@ class ToolCaller:
             context.watch_deadline()
         turn.results.extend(results)
         return closing
+
+
+@attrs.define(eq=False)
+class _Host:
+    """A turn, as the batches of its calls know it."""
+
+    caller: ToolCaller
+    context: SessionContext
+    turn: Turn
+
+    def keep(self, call: ToolCall, text: str, limit: int) -> str:
+        """The beginning of a result that is too long; the rest is kept where the model can read on in it."""
+        if not can_read_results(self.caller.registry):
+            return capped(text, limit)
+        return keep_result(self.context, call, text, limit, most=self.turn.limits.kept_characters)
+
+    def nest(self, call: ToolCall) -> NestedCalls:
+        caller = self.caller
+        return NestedCalls(
+            outer=call,
+            context=self.context,
+            turn=self.turn,
+            registry=caller.registry,
+            new_batch=caller.new_batch,
+            now=caller.approvals.now,
+        )
+
+    def tell_raised(self, call: ToolCall, error: Exception) -> None:
+        self.caller.dispatcher.reports.tool_raised(self.context, call, error)
+
+
+_make_host = maker(_Host)
