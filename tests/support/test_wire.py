@@ -123,6 +123,7 @@ fields = {
     "message_id": text,
     "stop": text,
     "calls": st.integers(0, 30),
+    "score": st.floats(0, 1),
 }
 records = st.one_of(
     st.builds(cls, **{name: fields[name] for name in cls.__annotations__ if name in fields})
