@@ -11,6 +11,7 @@ import trio
 
 from actgent.errors import ActorFailed, DeadlineExceeded, InboxFull
 from actgent.messages import Priority
+from actgent.support.quick_init import maker
 
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
@@ -66,6 +67,9 @@ class Envelope:
     def fail(self, error: Exception) -> None:
         if self.promise is not None:
             self.promise.settle(outcome.Error(error))
+
+
+_make_envelope = maker(Envelope)
 
 
 class Address(ABC):
@@ -134,14 +138,14 @@ class ActorRef(Address):
             self._refuse(payload, priority)
         line = self._lines.of(payload)
         await self._inbox.put(
-            Envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
+            _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
         )
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
         """`tell`, or `InboxFull` at once."""
         if self._gone is not None:
             self._refuse(payload, priority)
-        envelope = Envelope(payload=payload, priority=priority, session_id=self._lines.of(payload))
+        envelope = _make_envelope(payload=payload, priority=priority, session_id=self._lines.of(payload))
         self._inbox.put_nowait(envelope, now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
@@ -159,7 +163,7 @@ class ActorRef(Address):
             raise ActorFailed(self.name, self._gone)
         line = self._lines.of(payload)
         promise = Promise()
-        envelope = Envelope(
+        envelope = _make_envelope(
             payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=line
         )
         waiter = self._find_waiter()

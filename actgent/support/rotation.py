@@ -19,6 +19,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
+from .quick_init import maker
+
 T = TypeVar("T")
 REMEMBERED = 1000
 """Owners whose last turns are known, also while nothing of theirs waits."""
@@ -72,6 +74,9 @@ _Place = tuple[float, int, int, _Owner[T]]
 """Turn, serial number, level, owner: where one stands."""
 
 
+_make_owner, _make_ticket = maker(_Owner), maker(Ticket)
+
+
 class Rotation(Generic[T]):
     """What waits, of all owners, by level from 0 to `levels` - 1. Several of them may share `turns`."""
 
@@ -102,8 +107,8 @@ class Rotation(Generic[T]):
         """Have something wait for an owner, who stands at `turn` if it is new."""
         found = self.owners.get(owner)
         if found is None:
-            found = self.owners[owner] = _Owner(owner, turn)
-        ticket = Ticket(item, level, key, serial, found)
+            found = self.owners[owner] = _make_owner(owner, turn)
+        ticket = _make_ticket(item, level, key, serial, found)
         heapq.heappush(found.waiting, (key, serial, next(self._serial), ticket))
         self._count += 1
         if found.waiting[0][3] is ticket:
@@ -178,7 +183,10 @@ class Rotation(Generic[T]):
             owner.place = (owner.turn, next(self._serial), level, owner)
             self._placed[level] += 1
             heapq.heappush(self._levels[level], owner.place)
-        if sum(map(len, self._levels)) > 2 * len(self.owners):
+        if not self.owners:
+            for places in self._levels:
+                places.clear()
+        elif sum(map(len, self._levels)) > 2 * len(self.owners):
             self._drop_stale_places()
 
     def _unplace(self, owner: _Owner[T]) -> None:
