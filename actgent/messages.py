@@ -384,7 +384,7 @@ class Usage:
         return attrs.evolve(self, children=usage if self.children is None else self.children + usage)
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
+        return _make_usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
@@ -413,6 +413,7 @@ class Usage:
         )
 
 
+_make_usage = maker(Usage)
 NO_USAGE = Usage()
 
 # --- the message -------------------------------------------------------------------------
@@ -689,6 +690,9 @@ class Token:
     """The `Reply.id` that it will belong to."""
     attempt: int = 0
     """Rises with each retry or fallback, and voids the text of the former attempts."""
+
+
+make_token = maker(Token)
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,7 @@ import time
 
 import attrs
 
-from actgent.messages import Token
+from actgent.messages import make_token
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 from actgent.turns.dispatcher import Dispatcher
@@ -45,5 +45,5 @@ class AnswerStream:
             await listener.wait_room()
             turn.check()
         turn.control.cover()  # an interruption waits for the handler
-        await self._dispatcher.dispatch(self._context, Token(said, turn.answer.id, self._attempt))
+        await self._dispatcher.dispatch(self._context, make_token(said, turn.answer.id, self._attempt))
         turn.control.expose()
