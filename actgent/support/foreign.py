@@ -23,15 +23,21 @@ from .logs import logger_of
 _log = logger_of(__name__)
 
 
+_cause_of = BaseException.__cause__.__get__  # type: ignore[attr-defined] # past what a foreign class makes of the attribute
+_context_of = BaseException.__context__.__get__  # type: ignore[attr-defined] # as above
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """The exceptions in a group, however deep; one that is no group is its only leaf, and a `ForeignExit` its cause."""
-    if isinstance(error, ForeignExit) and error.__cause__ is not None:
-        yield from leaves(error.__cause__)
-    elif isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from leaves(inner)
-    else:
-        yield error
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, ForeignExit) and each.__cause__ is not None:
+            waiting.append(each.__cause__)
+        elif isinstance(each, BaseExceptionGroup):
+            waiting += reversed(each.exceptions)
+        else:
+            yield each
 
 
 def failure_of(error: BaseException, kind: str, name: str) -> Exception:
@@ -83,7 +89,7 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
             continue
         seen.add(id(each))
         waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-        waiting += [one for one in (each.__cause__, each.__context__) if one is not None]
+        waiting += [one for one in (_cause_of(each), _context_of(each)) if one is not None]
     return None
 
 

@@ -536,6 +536,47 @@ async def test_a_guard_or_a_stream_whose_error_cannot_be_read_ends_nothing():
         assert (await agent.run("hello")).text == "fine"
 
 
+def nested(error, depth=3000):
+    """Wrap an error into groups, deeper than functions may call each other."""
+    for _ in range(depth):
+        error = BaseExceptionGroup("nested", [error])
+    return error
+
+
+class Uncaused(Exception):
+    """An error whose cause cannot be looked at."""
+
+    @property
+    def __cause__(self):
+        raise ValueError("no cause")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nested(ValueError("deep")), lambda: nested(SystemExit(4)), Uncaused],
+    ids=["deep", "exit", "cause"],
+)
+async def test_an_error_that_is_hard_to_look_at_ends_nothing_but_its_call(autojump_clock, make):
+    """It may be nested deeper than recursion goes, and its attributes may raise."""
+
+    class Odd(Bare):
+        def read(self, answer, view):
+            raise make()
+
+    @tool
+    async def x() -> str:
+        """Test."""
+        raise make()
+
+    async with open_runtime() as runtime:
+        told = await runtime.start(BareAgent("t", llm=ScriptedLLM([ToolCall("x", {}), "fine"]), tools=[x]))
+        odd = await runtime.start(BareAgent("o", llm=ScriptedLLM(["fine"]), protocol=Odd()))
+        with trio.fail_after(5):
+            assert (await told.run("hello")).text == "fine"
+            with pytest.raises(type(make()) if isinstance(make(), Exception) else ForeignExit):
+                await odd.run("hello")
+
+
 async def test_a_keyboard_interrupt_ends_the_program():
     """As itself, also out of a nursery of a tool."""
 
