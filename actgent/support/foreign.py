@@ -12,7 +12,7 @@ So what a stranger raises is the outcome of the call that he was asked in, and o
 import math
 import pathlib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import trio
 
@@ -23,8 +23,10 @@ from .logs import logger_of
 _log = logger_of(__name__)
 
 
-_cause_of = BaseException.__cause__.__get__  # type: ignore[attr-defined] # past what a foreign class makes of the attribute
-_context_of = BaseException.__context__.__get__  # type: ignore[attr-defined] # as above
+_cause_of: Callable[[BaseException], BaseException | None]
+_context_of: Callable[[BaseException], BaseException | None]
+_cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("__cause__", "__context__"))
+"""What an exception comes from, past what a foreign class makes of the attributes."""
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
