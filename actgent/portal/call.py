@@ -14,6 +14,8 @@ from typing import Any, Generic, TypeVar
 import outcome
 import trio
 
+from actgent.support.foreign import failure_of
+
 T = TypeVar("T")
 
 
@@ -54,8 +56,10 @@ class PortalCall(Generic[T]):
         try:
             with self._scope:
                 result = outcome.Value(await work)
-        except trio.Cancelled:
-            raise
+        except trio.Cancelled as error:
+            result = outcome.Error(
+                failure_of(error, "call", "of a portal")
+            )  # raises it where we are cancelled
         except BaseException as error:  # noqa: ASYNC103, BLE001 - the caller's, in its own thread
             result = outcome.Error(error)
         finally:

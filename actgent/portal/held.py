@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from actgent.client.channels import RemoteReader
+from actgent.errors import ForeignExit
 from actgent.runtime.following import ObservationReader, SessionFollower
 from actgent.sessions.waiting.turn_reader import TurnReader
 
@@ -40,6 +41,8 @@ class HeldBlock(Generic[T]):
         Raises:
             BaseException: what its end raises beside that.
         """
+        if isinstance(reason, trio.Cancelled):  # of a trio elsewhere, where this thread works for it
+            reason = ForeignExit(type(reason).__name__)
         self._reason = reason
         self._left.set()
         await self._ended.wait()

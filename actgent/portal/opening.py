@@ -9,6 +9,7 @@ from typing import Any
 
 from actgent.actors.supervision import Supervision
 from actgent.control.quotas import Quotas
+from actgent.errors.printable import shown
 from actgent.journal.base import Journal
 from actgent.journal.wrapped import Redact
 from actgent.runtime.retention import Retention
@@ -83,7 +84,7 @@ class PortalBlock:
 
 def _note(error: BaseException, raised: Exception) -> None:
     """Let the block's own exception come first."""
-    error.add_note(f"then the portal ended with {type(raised).__name__}: {raised}")
+    error.add_note(f"then the portal ended with {type(raised).__name__}: {shown(raised)}")
 
 
 @block(OF_RUNTIMES)

@@ -19,6 +19,7 @@ import trio
 
 from actgent.actors.event_loop import call_from_outside
 from actgent.errors import PortalClosed, UsageError
+from actgent.errors.printable import shown
 from actgent.sessions.turn import running_turn
 from actgent.support.logs import logger_of
 from actgent.tools.time_limits import time_limits
@@ -122,7 +123,7 @@ class TrioThread(Generic[T]):
 
     def _closed(self) -> PortalClosed:
         if self._error is not None:
-            return PortalClosed(f"the portal ended with {type(self._error).__name__} ({self._error})")
+            return PortalClosed(f"the portal ended with {type(self._error).__name__} ({shown(self._error)})")
         return PortalClosed("the portal was closed")
 
     async def hold(self, fn: Callable[..., Awaitable[object]]) -> Any:

@@ -18,6 +18,7 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
+    ForeignExit,
     Interrupted,
     NotRunning,
     PlanAgent,
@@ -371,6 +372,35 @@ def test_exceptions_come_with_their_traceback():
             names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
             assert names[0] == "test_exceptions_come_with_their_traceback"
             assert names[-1] == "explode"
+
+
+def test_a_cancellation_of_another_trio_ends_its_call_and_not_the_portal():
+    """It comes out of threads of a trio that is cancelled, and means nothing to the portal's own."""
+    kept = []
+
+    async def keep():
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled as error:
+                kept.append(error)
+                raise
+
+    async def raise_later():
+        await trio.lowlevel.checkpoint()
+        raise kept[0]
+
+    trio.run(keep)
+    with open_portal() as portal:
+        agent = portal.start(clerk())
+        with pytest.raises(ForeignExit, match="Cancelled"):
+            portal.call(raise_later)
+        with pytest.raises(trio.Cancelled), agent.stream("Hello?"):
+            raise kept[0]
+        with pytest.raises(trio.Cancelled), portal.starting():
+            raise kept[0]
+        assert agent.run("Still there?").text == "Yes."
 
 
 def test_ctrl_c_as_soon_as_the_call_is_sent(slow, monkeypatch):
