@@ -5,6 +5,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from actgent.support.foreign import failure_of
+from actgent.tools.outputs.results import describe
+
 from .cases import Case, Check, CheckResult, Trial
 
 ENOUGH = 0.5
@@ -106,8 +109,9 @@ async def result_of(check: Check, trial: Trial) -> CheckResult:
         said = await found if inspect.isawaitable(found) else found
     except AssertionError as error:
         return CheckResult(name, 0.0, False, str(error) or "an assertion failed")  # noqa: FBT003 - a field
-    except Exception as error:  # noqa: BLE001 - the user's code
-        return CheckResult(name, 0.0, False, f"the check raised {type(error).__name__}: {error}")  # noqa: FBT003
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code; pytest.fail() raises no Exception
+        error = failure_of(raised, "check", name)
+        return CheckResult(name, 0.0, False, f"the check raised {describe(error)}")  # noqa: ASYNC104, FBT003 - no cancellation
     return _result(name, said)
 
 

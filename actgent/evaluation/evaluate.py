@@ -12,6 +12,8 @@ from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError, Suspended
 from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE
+from actgent.support.foreign import failure_of
+from actgent.tools.outputs.results import describe
 
 from .cases import Case, CheckResult, Trial
 from .checks import checks_of, result_of
@@ -148,8 +150,8 @@ class _Bench:
             try:
                 async with opened() as agent:
                     trial = await _answered(agent, trial)
-            except Exception as error:  # noqa: BLE001 - the agent could not be made or started, perhaps by the user's code
-                trial = attrs.evolve(trial, error=_words(error))
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - of the user's code, which makes the agent
+                trial = attrs.evolve(trial, error=_words(failure_of(raised, "variant", variant)))
             self.note(await self._checked(trial))
         finally:
             self.places.release_on_behalf_of(place)
@@ -198,4 +200,4 @@ async def _answered(agent: Agent, trial: Trial) -> Trial:
 def _words(error: Exception) -> str:
     if isinstance(error, Suspended):
         return f"a tool call waits for a person, and nobody is there: {error}"
-    return f"{type(error).__name__}: {error}"
+    return describe(error)

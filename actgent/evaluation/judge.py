@@ -10,6 +10,7 @@ from actgent.agents.presets import BareAgent
 from actgent.errors import UsageError
 from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE, Usage
+from actgent.tools.outputs.results import describe
 
 from .cases import Check, CheckResult, Trial
 
@@ -46,7 +47,7 @@ class Judge:
         try:
             reply = await self.agent.run(json.dumps(shown, ensure_ascii=False))
         except Exception as error:  # noqa: BLE001 - a model of the user's own may raise anything
-            return CheckResult("judge", 0.0, False, f"the judge failed: {error}"), NO_USAGE  # noqa: FBT003
+            return CheckResult("judge", 0.0, False, f"the judge failed: {describe(error)}"), NO_USAGE  # noqa: FBT003
         said: Judgement = reply.data
         return CheckResult("judge", said.score, said.score >= AT_LEAST, said.reason), reply.usage
 

@@ -65,6 +65,46 @@ async def test_ready_checks(case, answer, passes):
     assert all(result.reason for result in trial.results if not result.passed)
 
 
+class Unreadable(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self):
+        raise SystemExit(4)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit("too short"), "SystemExit: too short"),
+        (pytest.fail.Exception("too short"), "Failed: too short"),
+        (Unreadable(), "Unreadable"),
+        (BaseExceptionGroup("g", [SystemExit("one"), ValueError("two")]), "SystemExit: one; ValueError: two"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_a_check_or_a_variant_raises_ends_nothing_but_its_run(error, said):
+    """Also what is no `Exception`, as `pytest.fail` raises it, or cannot be told."""
+
+    def fails(_):
+        raise error
+
+    def make():
+        if made:
+            return BareAgent("a", llm=ScriptedLLM(["yes"], repeat=True))
+        made.append(1)
+        raise error
+
+    made = []
+    cases = [Case(input="x", checks=[fails, lambda _: True])]
+    report = await evaluate(cases, make, runs=2, concurrency=1)
+    first, second = report.trials
+    assert said in first.error
+    assert [(result.passed, said in result.reason) for result in second.results] == [
+        (False, True),
+        (True, False),
+    ]
+
+
 async def test_checks_of_ones_own():
     """Whatever a check may say, sync or async; what it raises is a reason and no end."""
 
