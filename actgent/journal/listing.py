@@ -79,6 +79,8 @@ STATE_SQL = (
     "CASE WHEN closed THEN 'closed' WHEN suspended THEN 'suspended' "
     "WHEN length(pending) > 0 THEN 'working' ELSE 'idle' END"
 )
+LISTED_OWNER = 256
+"""Characters of an owner's name that are listed in PostgreSQL, whose indexes hold 2,700 bytes; a longer name is compared whole."""
 _LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS changed_at FROM sessions"  # noqa: S608
 
 
@@ -111,7 +113,8 @@ def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
     conditions: dict[str, tuple[Any, ...]] = {}
     for name in ("agent", "owner", "state"):
         if (value := getattr(wanted, name)) is not None:
-            conditions[f"listing.{name} = ?"] = (value,)
+            is_whole = name != "owner" or len(value) < LISTED_OWNER
+            conditions[f"{'listing' if is_whole else 'sessions'}.{name} = ?"] = (value,)
     if wanted.parent is not None:
         conditions["parent_agent = ? AND parent_id = ?"] = wanted.parent
     if wanted.root is not None:

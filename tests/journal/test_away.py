@@ -241,6 +241,19 @@ async def test_a_process_that_stops_in_the_middle_of_a_commit_leaves_no_transact
     assert len(writer.confirmed) == 2
 
 
+async def test_what_the_server_will_never_take_is_not_tried_for_half_a_minute(postgres_url):
+    """Everybody else's steps would wait for it meanwhile."""
+    psycopg = pytest.importorskip("psycopg")
+
+    def write(_):
+        raise psycopg.errors.ProgramLimitExceeded("index row requires 34416 bytes, maximum size is 8191")
+
+    async with open_journal(postgres_url) as journal:
+        await journal.acquire()
+        with trio.fail_after(5), pytest.raises(JournalFailed, match="maximum size"):
+            await journal._run(write)
+
+
 async def test_a_commit_that_waited_behind_a_new_owner_writes_nothing(postgres_url, make_writer):
     """The epoch is looked at again once the new owner's transaction has ended."""
     psycopg = pytest.importorskip("psycopg")

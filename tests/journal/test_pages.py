@@ -57,6 +57,26 @@ async def keeper(journal):
     return Keeper(journal, await journal.acquire())
 
 
+async def test_the_name_of_an_owner_may_be_of_any_length(keeper):
+    """It shuts no one else out of the lists, and is told from one that begins alike."""
+    begin = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz", k=50_000))
+    owners = {
+        "short": "ada",
+        "long": begin + "1",
+        "twin": begin + "2",
+        "cut": begin[:256],
+        "less": begin[:255],
+    }
+    for name, owner in owners.items():
+        await keeper.begin(name, owner=owner)
+    assert set(await keeper.ids()) == owners.keys()
+    for name, owner in owners.items():
+        assert await keeper.ids(owner=owner) == [name]
+    assert set(await keeper.ids(prefix=begin[:200])) == owners.keys() - {"short"}
+    (head,) = await keeper.journal.page(SessionFilter(owner=owners["twin"]))
+    assert head.owner == owners["twin"]
+
+
 async def test_the_newest_change_comes_first(keeper):
     """A session that changes moves to the front, in the page that is asked for next."""
     for number in range(5):

@@ -66,6 +66,8 @@ AWAY = 30.0
 """Seconds in which a lost connection is made again before anybody hears of it: as long as a server takes whose standby goes on."""
 _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
 """What says that the server is away, or is not the one that is written to any more."""
+_REFUSED = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
+"""What a server that is there says of a statement that it will never take."""
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Seconds between two tries; the last again and again."""
 
@@ -221,13 +223,17 @@ class PostgresJournal(GroupedJournal):
             try:
                 return await self._run_once(fn, *args, patience=patience)
             except JournalFailed as error:
-                is_lost = self._is_owner and isinstance(error.__cause__, _GONE)
-                if not is_lost or time.monotonic() + pause > until:
+                if not self._is_lost(error) or time.monotonic() + pause > until:
                     raise
                 if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
                     self._drop()
             await trio.sleep(pause)
         raise AssertionError("the pauses do not end")
+
+    def _is_lost(self, error: JournalFailed) -> bool:
+        """Return True if a step failed for want of its server, and may be tried again."""
+        cause = error.__cause__
+        return self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
         """Drop the connection of a server that does not answer: a thread that waits for it cannot be stopped otherwise."""

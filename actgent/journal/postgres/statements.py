@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS, Row
-from actgent.journal.listing import KEPT_SQL, STATE_SQL, SessionKey
+from actgent.journal.listing import KEPT_SQL, LISTED_OWNER, STATE_SQL, SessionKey
 
 ROW_TYPES = {
     "series": "text",
@@ -53,7 +53,7 @@ SELECT_CHANGED = (
     "ORDER BY session_id, agent LIMIT %s"
 )
 PUT_IN_ORDER = (
-    f"INSERT INTO listing SELECT session_id, agent, owner, {STATE_SQL}, updated_at FROM sessions "  # noqa: S608
+    f"INSERT INTO listing SELECT session_id, agent, left(owner, {LISTED_OWNER}), {STATE_SQL}, updated_at FROM sessions "  # noqa: S608
     f"WHERE (agent, session_id) IN {THESE} ON CONFLICT (session_id, agent) DO UPDATE SET "
     "owner = excluded.owner, state = excluded.state, changed_at = excluded.changed_at"
 )
