@@ -18,7 +18,7 @@ from actgent.journal.records import Fired
 from actgent.messages import Message, Sender, Text
 from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.approval_ledger import ApprovalDeadline
-from actgent.sessions.waiting.schedules import ScheduleTimer, apply_fired
+from actgent.sessions.waiting.schedules import ScheduleTimer, apply_fired, is_set
 from actgent.sessions.waiting.tasks import TaskDeadline
 
 from .actor import AgentActor
@@ -60,6 +60,8 @@ async def fire_schedule(
 
     If the message that it sent last has not been dealt with, this time is passed over.
     """
+    if not await is_set(context, timer):
+        return
     fired = _fired(running, timer)
     if _is_busy(running, context, timer):
         await _pass_over(context, fired)

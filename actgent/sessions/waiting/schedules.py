@@ -107,6 +107,13 @@ async def _set(context: SessionContext, timer: ScheduleTimer) -> None:
         raise
 
 
+async def is_set(context: SessionContext, timer: ScheduleTimer) -> bool:
+    """Return False if a schedule is not set, once that is known: one that is just being written may come to nothing."""
+    while (writing := context.schedules.writing.get(timer.schedule.id)) is not None:
+        await writing.wait()
+    return context.timers.get(timer.id) is timer
+
+
 @contextmanager
 def _being_set(context: SessionContext, schedule_id: str) -> Iterator[None]:
     """Let others that set the same wait for the block."""

@@ -140,6 +140,27 @@ async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_c
             assert (await agent.open_session("s")).schedules == ()
 
 
+@pytest.mark.parametrize("after", [0, 0.1, 0.7])
+async def test_what_is_not_set_in_the_end_has_not_fired_meanwhile(autojump_clock, after):
+    """Its time comes while it is written: the one who is cancelled sets nothing, and whoever sets it then has it fire once."""
+    async with MemoryJournal().running() as inner:
+        journal = SlowJournal(inner)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.create_session("ada", session_id="s")
+            journal.is_slow = True
+            with trio.move_on_after(0.9) as scope:
+                await session.schedule("look", after=after, key="k")
+            assert scope.cancelled_caught
+            await trio.sleep(5)
+            assert (asked(agent), session.schedules) == ([], ())
+            await session.schedule("look", after=after, key="k")
+            await trio.sleep(5)
+            await session.schedule("look", after=after, key="k")
+            await trio.sleep(5)
+            assert [text for _, text in asked(agent)] == [TASK + "look"]
+
+
 @pytest.fixture(params=[False, True], ids=["no journal", "journal"])
 async def journal_or_none(request):
     """None, or a journal."""
