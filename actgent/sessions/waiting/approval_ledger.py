@@ -118,7 +118,7 @@ class ApprovalLedger:
                 self._verdicts.pop(approval.call_id, None)  # it asks again
             case Decided(approval_id=known, decision=decision):
                 waiting = self._making if known in self._making else self.open
-                decided = waiting.pop(known, None)
+                decided = waiting.pop(known, None) or self._decided(known)
                 if decided is not None:  # or it was withdrawn meanwhile
                     self._verdicts[decided.call_id] = Verdict(decided, decision)
                     self._remember(known, decision)
@@ -126,6 +126,11 @@ class ApprovalLedger:
                 self.is_suspended = True
             case Resumed():
                 self.is_suspended = False
+
+    def _decided(self, approval_id: str) -> Approval | None:
+        """An approval whose decision was written although its writing failed; what was decided then counts."""
+        each = (verdict.approval for verdict in self._verdicts.values())
+        return next((approval for approval in each if approval.id == approval_id), None)
 
     def close(self, call_ids: Iterable[str]) -> None:
         """Withdraw the approvals that are still open for calls which have their results by now."""

@@ -151,9 +151,13 @@ async def unset_schedule(context: SessionContext, schedule_id: str) -> bool:
     except trio.Cancelled:  # it may be written or not, so it is written once more
         if context.log is not None:
             context.log.add(Unscheduled(schedule_id=schedule_id))
+            context.log.flush_soon()
         raise
     except Exception:
         context.set_timer(found)
+        if context.log is not None:  # it may be written all the same
+            context.log.add(_record(found))
+            context.log.flush_soon()
         raise
     return True
 

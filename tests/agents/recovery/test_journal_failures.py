@@ -6,11 +6,23 @@ import math
 import pytest
 import trio
 
-from actgent import BareAgent, ScriptedLLM, Sender, Text, ToolCall, ToolResult, open_runtime, tool
+from actgent import (
+    Approve,
+    BareAgent,
+    Reject,
+    ScriptedLLM,
+    Sender,
+    Text,
+    ToolCall,
+    ToolResult,
+    open_runtime,
+    tool,
+)
 from actgent.errors import Fenced, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Due, Ended, Finished, Opened, Said, Scheduled, Started
+from actgent.journal.wrapped import WrappedJournal
 from actgent.messages import Message
 from actgent.sessions.restore import rebuild
 from actgent.testing import check_transcript
@@ -374,3 +386,64 @@ async def test_a_date_that_is_set_while_a_turn_runs_stands_in_the_journal(autoju
         await session.schedule("look again", after=100)
         kinds = [type(each) for each in await journal.load("s")]
     assert kinds == [Opened, Accepted, Appended, Due, Scheduled]
+
+
+class UnsureJournal(WrappedJournal):
+    """Commits, and may say that it failed, or take nothing more behind the next commit."""
+
+    says = ""
+
+    async def commit(self, entry, *, epoch, durable=True):
+        if self.says == "dead":
+            await trio.sleep_forever()
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+        if self.says == "failed":
+            raise JournalFailed("no answer")
+        self.says = "dead" if self.says == "last" else self.says
+
+    def write_soon(self, entry, *, epoch):
+        if self.says != "dead":
+            self.inner.write_soon(entry, epoch=epoch)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "payments"),
+    [(Approve(), Reject("no"), 0), (Reject("no"), Approve(), 1)],
+    ids=["yes-no", "no-yes"],
+)
+async def test_of_two_decisions_the_one_that_was_confirmed_counts(autojump_clock, first, last, payments):
+    """The other one is in the journal, too, though its caller was told that it failed; then the process dies."""
+    paid = []
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        paid.append(1)
+        return "paid"
+
+    def teller():
+        script = ScriptedLLM(lambda chat: "done" if chat.messages[-1].role == "tool" else ToolCall("pay", {}))
+        return BareAgent("a", llm=script, tools=[pay])
+
+    async with MemoryJournal().running() as inner:
+        journal = UnsureJournal(inner)
+        with trio.CancelScope() as life:
+            async with open_runtime(journal=journal) as runtime:
+                agent = await runtime.start(teller())
+                session = await agent.create_session("ada", "Pay.", session_id="s")
+                await session.wait_idle()
+                (approval,) = session.approvals
+                journal.says = "failed"
+                with pytest.raises(JournalFailed):
+                    await session.answer(approval, first)
+                assert session.approvals == (approval,)
+                journal.says = "last"
+                await session.answer(approval, last)
+                life.cancel()
+        paid.clear()
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(teller())
+            session = await agent.open_session("s")
+            await session.wait_idle()
+            assert session.history[-1].text == "done"
+    assert len(paid) == payments

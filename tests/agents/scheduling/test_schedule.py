@@ -10,6 +10,7 @@ import trio
 from actgent import (
     BareAgent,
     ConfigurationError,
+    JournalFailed,
     Reject,
     ScriptedLLM,
     SessionClosed,
@@ -138,6 +139,50 @@ async def test_a_removal_that_is_cancelled_holds_in_the_next_life_too(autojump_c
         async with open_runtime(journal=inner) as runtime:
             agent = await runtime.start(make_agent())
             assert (await agent.open_session("s")).schedules == ()
+
+
+async def test_a_removal_that_is_cancelled_is_written_by_itself(autojump_clock):
+    """Nothing has to be said in the session after it."""
+    async with MemoryJournal().running() as inner:
+        journal = SlowJournal(inner)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.create_session("ada", session_id="s")
+            schedule = await session.schedule("look", after=3600)
+            journal.is_slow = True
+            with trio.move_on_after(0.5):
+                await session.unschedule(schedule.id)
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(make_agent())
+            assert (await agent.open_session("s")).schedules == ()
+
+
+class UnsureJournal(WrappedJournal):
+    """A journal whose storage goes away behind a commit, once it is unsure: what fails is there all the same."""
+
+    is_unsure = False
+
+    async def commit(self, entry, *, epoch, durable=True):
+        await self.inner.commit(entry, epoch=epoch, durable=durable)
+        if self.is_unsure:
+            raise JournalFailed("no answer")
+
+
+async def test_a_removal_that_failed_holds_in_no_life(autojump_clock):
+    """Whether it was written or not, the schedule is still set, as the caller was told."""
+    async with MemoryJournal().running() as inner:
+        journal = UnsureJournal(inner)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent())
+            session = await agent.create_session("ada", session_id="s")
+            schedule = await session.schedule("look", after=3600)
+            journal.is_unsure = True
+            with pytest.raises(JournalFailed):
+                await session.unschedule(schedule.id)
+            assert session.schedules == (schedule,)
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(make_agent())
+            assert (await agent.open_session("s")).schedules == (schedule,)
 
 
 @pytest.mark.parametrize("after", [0, 0.1, 0.7])
