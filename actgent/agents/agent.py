@@ -25,6 +25,7 @@ from actgent.errors import (
     DeadlineExceeded,
     Fenced,
     NotRunning,
+    SessionMoved,
     UsageError,
 )
 from actgent.llm.adapters import ModelLike
@@ -83,11 +84,13 @@ from .runs import (
     answer_to,
     enhance,
     moved_of,
+    outcome_elsewhere,
     read_along,
     read_suspended,
     resume,
     run_elsewhere,
     stream_elsewhere,
+    typed,
 )
 from .session import Hears, HearsIn, Session, context_of, face_of
 from .teams import AgentRef, AgentTool, HandoffTool, limited
@@ -670,13 +673,13 @@ class Agent(Generic[DataT_co, DepsT]):
             try:
                 return await answer_to(await self._await_opener(), said, options)
             except Fenced as moved:
-                return await run_elsewhere(self._require_opener(), said, moved, self._own(options))
+                return await run_elsewhere(self._require_opener(), said, moved, options, self._own(options))
         check_loop(f"agent {self.name!r}")
         with trio.move_on_after(timeout) as limit, limited(limit):
             try:
                 return await answer_to(await self._await_opener(), said, options)
             except Fenced as moved:
-                return await run_elsewhere(self._require_opener(), said, moved, self._own(options))
+                return await run_elsewhere(self._require_opener(), said, moved, options, self._own(options))
         raise DeadlineExceeded(f"agent {self.name!r}", timeout)
 
     @overload
@@ -783,7 +786,8 @@ class Agent(Generic[DataT_co, DepsT]):
         except Fenced as moved:
             if has_begun:
                 raise
-            remote = stream_elsewhere(self._require_opener(), said, moved, self._own(options))
+            opener = self._require_opener()
+            remote = stream_elsewhere(opener, said, moved, options, self._own(options))
         async with remote as deliveries:
             yield deliveries  # noqa: ASYNC119 - the block is a context manager
 
@@ -821,9 +825,13 @@ class Agent(Generic[DataT_co, DepsT]):
         if not isinstance(session, Session):
             opener = self._require_opener()
             remote = agent_elsewhere(opener, moved_of(opener, session))
-            reply: Reply[DataT_co] = await remote.resume(decisions, by=by)
-            return reply
-        return await resume(session, self._defaults.options, decisions, by=by)
+            return typed(await remote.resume(decisions, by=by), self._defaults.options)
+        try:
+            return await resume(session, self._defaults.options, decisions, by=by)
+        except SessionMoved as moved:
+            if not moved.message_id:
+                raise
+            return await outcome_elsewhere(self._require_opener(), moved, self._defaults.options)
 
     @async_block()
     async def follow(

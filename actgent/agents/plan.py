@@ -1,6 +1,7 @@
 """Agents that plan, execute the plan item by item, and answer from what they found."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, Unpack, overload
 
 import attrs
@@ -9,7 +10,17 @@ import trio
 from actgent.errors import ConfigurationError, Suspended, nearest
 from actgent.memory.short_term import ShortTermMemory
 from actgent.memory.windowed import LimitedMemory, LimitedView
-from actgent.messages import NO_USAGE, DataT_co, Failure, Message, Reply, ToolCall, ToolResult, Usage
+from actgent.messages import (
+    NO_USAGE,
+    DataT_co,
+    Delivery,
+    Failure,
+    Message,
+    Reply,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from actgent.modes.tools import SetMode
 from actgent.protocols.plan import CONFIG, ROLES, Plan, Planning, plan_of
 from actgent.sessions.incoming import Content
@@ -19,6 +30,7 @@ from actgent.turns.calls.tool_calls import Access
 
 from .agent import Agent
 from .options import AgentOptions, FormT, ProcessOptions
+from .runs import SessionView, view_session
 from .session import Session, context_of
 from .validation import memory_of
 
@@ -142,47 +154,36 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         """
         if session is not None:
             return await self._process(content, session, output=output, **options)
-        session = await self.create_session("user")
+        session, result = await self.create_session("user"), None
         try:
-            return await self._process(content, session, output=output, **options)
+            result = await self._process(content, session, output=output, **options)
         finally:
-            if context_of(session).status != "suspended":  # wherever it lives by now
+            if (context_of(session).status if result is None else result.status) != "suspended":
                 with trio.move_on_after(_CLOSING, shield=True):
                     await session.aclose()
+        return result
 
-    async def _process(
-        self,
-        content: Content,
-        session: Session,
-        **options: Any,
-    ) -> PlanResult:
-        started = trio.current_time()
-        begun, taken = len(session.history), session.usage
-        reply: Reply | None = None
-        failure: Failure | None = None
-        tool_calls = 0
-        async with self.stream(content, session=session, **options) as deliveries:
-            heed(deliveries)
-            async for delivery in deliveries:
-                if isinstance(delivery, Reply):
-                    reply = delivery
-                elif isinstance(delivery, ToolResult):
-                    tool_calls += 1
-                elif isinstance(delivery, Failure) and delivery.kind != "handler":
-                    failure = delivery
-        if session.status == "suspended":
-            failure = _suspended(session)
-        turn_id, model_calls = _counted(session.history[begun:], reply, failure)
+    async def _process(self, content: Content, session: Session, **options: Any) -> PlanResult:
+        started, opener = trio.current_time(), await self._await_opener()
+        before = await view_session(opener, session)
+        heard = await _hear(self.stream(content, session=session, **options))
+        if heard.failure is not None and heard.failure.kind == "moved":  # its options went with it
+            again = {"message_id": heard.failure.message_id, "metadata": options.get("metadata")}
+            heard = await _hear(self.stream(content, session=session, **again))
+        after = await view_session(opener, session)
+        failure = _suspended(after) if after.status == "suspended" else heard.failure
+        reply = heard.reply
+        turn_id, model_calls = _counted(after.history[len(before.history) :], reply, failure)
         return PlanResult(
             status=_status(reply, failure),
             reply=reply,
             error=None if failure is None else failure.error,
-            plan=plan_of(session.state),
+            plan=plan_of(after.state),
             session_id=session.id,
             turn_id=turn_id,
             model_calls=model_calls,
-            tool_calls=tool_calls,
-            usage=reply.usage if reply is not None else session.usage - taken,
+            tool_calls=heard.tool_calls,
+            usage=reply.usage if reply is not None else after.usage - before.usage,
             seconds=trio.current_time() - started,
         )
 
@@ -280,7 +281,33 @@ def _status(reply: Reply | None, failure: Failure | None) -> Status:
     return kinds.get(reply.message_type, "partial") if reply is not None else "error"
 
 
-def _suspended(session: Session) -> Failure:
+@attrs.define
+class _Heard:
+    """What a request's stream had."""
+
+    reply: Reply | None = None
+    failure: Failure | None = None
+    tool_calls: int = 0
+
+    def take(self, delivery: Delivery) -> None:
+        if isinstance(delivery, Reply):
+            self.reply = delivery
+        elif isinstance(delivery, ToolResult):
+            self.tool_calls += 1
+        elif isinstance(delivery, Failure) and delivery.kind != "handler":
+            self.failure = delivery
+
+
+async def _hear(stream: AbstractAsyncContextManager[trio.abc.ReceiveChannel[Delivery]]) -> _Heard:
+    heard = _Heard()
+    async with stream as deliveries:
+        heed(deliveries)
+        async for delivery in deliveries:
+            heard.take(delivery)
+    return heard
+
+
+def _suspended(session: SessionView) -> Failure:
     """Describe a turn that waits for approvals as a failure of the kind `suspended`."""
     waiting = session.approvals
     error = Suspended([each.id for each in waiting], [each.tool_name for each in waiting])

@@ -214,6 +214,17 @@ class RemoteAgent:
                 return await self._outcome(asked, told)
         raise DeadlineExceeded(f"agent {self.name!r}", timeout or 0.0)
 
+    async def outcome(self, session: RemoteSession, message_id: str) -> Reply:
+        """Wait for the answer to a message that was said before, as `run` does; cancelled, it stops the turn.
+
+        Raises:
+            SessionNotFound: there is no such session, or no such message in it.
+            Suspended, ServerUnreachable, ActgentError: see `run`.
+        """
+        async with _stopped_with_us(session, message_id):
+            request = session.request("get_message", part=message_id)
+            return await self._outcome(session, await self._link.calls.call(request))
+
     async def _outcome(self, session: RemoteSession, told: Mapping[str, Any]) -> Reply:
         """Wait for what a message comes to."""
         request = attrs.evolve(session.request("get_message", part=told["message_id"]), wait=WAIT)

@@ -21,7 +21,7 @@ from actgent.errors import (
 )
 from actgent.forms import INPUT, form_misfit
 from actgent.journal.records import Decided, Resumed
-from actgent.messages import Sender
+from actgent.messages import Message, Sender
 from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.waiting.turn_future import TurnFuture
@@ -168,8 +168,8 @@ def _name_of(by: Sender | str | None) -> str:
 
 
 @contextmanager
-def follow(context: SessionContext, future: TurnFuture) -> Iterator[None]:
-    """Let a future hear what comes of a suspended turn for the block, beside others that wait or follow.
+def follow(context: SessionContext, future: TurnFuture) -> Iterator[Message]:
+    """Let a future hear what comes of a suspended turn for the block, beside others that wait or follow; gives its message.
 
     Raises:
         NotSuspended: no turn waits.
@@ -179,7 +179,7 @@ def follow(context: SessionContext, future: TurnFuture) -> Iterator[None]:
         raise NotSuspended(context.id)
     suspension.add_guest(future)
     try:
-        yield
+        yield suspension.message
     finally:
         suspension.remove_guest(future)
 

@@ -10,6 +10,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.goal import GoalAgent
 from actgent.agents.options import Tools
+from actgent.agents.runs import view_session
 from actgent.agents.session import Session
 from actgent.control.limits import Limits
 from actgent.errors import (
@@ -177,8 +178,9 @@ class Pipeline(Agent[Any, Any]):
         except SessionNotFound:
             self._check_inputs(inputs or {})
             return await self.ensure_session(owner, session_id)
-        known = session.state.get(INPUTS)
-        if known is None and session.status == "idle" and not session.history:
+        view = await view_session(await self._await_opener(), session)
+        known = view.state.get(INPUTS)
+        if known is None and view.status == "idle" and not view.history:
             self._check_inputs(inputs or {})
         if known is not None and inputs is not None and known != inputs:
             raise ConfigurationError(f"run {session_id!r} was begun with other inputs: {known!r:.200}")
@@ -198,7 +200,8 @@ class Pipeline(Agent[Any, Any]):
             if name not in self.steps:
                 raise ConfigurationError(f"there is no step {name!r}: {nearest(name, self.steps)}")
         session = await self.open_session(session_id)
-        if INPUTS not in session.state and session.status == "idle":
+        view = await view_session(await self._await_opener(), session)
+        if INPUTS not in view.state and view.status == "idle":
             raise ConfigurationError(f"run {session_id!r} was never begun: `process` begins it")
         said = to_text({FROM: list(from_steps)} if from_steps else {})
         return await self._result(session, self.run(said, session=session, limits=limits))
@@ -209,8 +212,8 @@ class Pipeline(Agent[Any, Any]):
         Raises:
             SessionNotFound: there is no such run.
         """
-        session = await self.open_session(session_id)
-        return self.result_in(session.state, session_id, usage=session.usage)
+        view = await view_session(await self._await_opener(), await self.open_session(session_id))
+        return self.result_in(view.state, session_id, usage=view.usage)
 
     def _check_inputs(self, given: Mapping[str, Any]) -> None:
         if reason := input_refusal(given, self._graph):
@@ -231,7 +234,8 @@ class Pipeline(Agent[Any, Any]):
             await session.wait_idle()
         except (Interrupted, LimitReached, DeadlineExceeded) as raised:
             error = raised
-        return self.result_in(session.state, session.id, usage=session.usage, error=error)
+        view = await view_session(await self._await_opener(), session)
+        return self.result_in(view.state, session.id, usage=view.usage, error=error)
 
     def result_in(
         self,

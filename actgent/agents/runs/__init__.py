@@ -2,23 +2,28 @@
 
 from .answers import answer_to, resume
 from .call_options import RunDefaults
-from .elsewhere import agent_elsewhere, moved_of, run_elsewhere, stream_elsewhere
+from .elsewhere import agent_elsewhere, moved_of, outcome_elsewhere, run_elsewhere, stream_elsewhere, typed
 from .enhancing import Enhanced, enhance
 from .question import Question
 from .streams import STREAM_CAPACITY, read_along, read_suspended
+from .views import SessionView, view_session
 
 __all__ = [
     "STREAM_CAPACITY",
     "Enhanced",
     "Question",
     "RunDefaults",
+    "SessionView",
     "agent_elsewhere",
     "answer_to",
     "enhance",
     "moved_of",
+    "outcome_elsewhere",
     "read_along",
     "read_suspended",
     "resume",
     "run_elsewhere",
     "stream_elsewhere",
+    "typed",
+    "view_session",
 ]

@@ -56,17 +56,17 @@ async def resume(
     asker = running_session()
     future = TurnFuture(options, is_patient=asker is not None)
     future.take_limit(asker)
-    with slot_lent(context), follow(context, future):
+    with slot_lent(context), follow(context, future) as message:
         try:
             for approval_id, decision in decisions.items():
                 await session.answer(approval_id, decision, by=by)
-            if context.ledger().open:
+            if context.ledger().open and not context.has_moved:  # then another process knows what waits
                 raise context.ledger().suspended()
             await future.done.wait()
         except trio.Cancelled:
             await future.leave(host_of(context if asker is None else asker))  # noqa: ASYNC102 - one shielded checkpoint
             raise
-    return future.outcome()
+    return await _outcome(context, future, message)
 
 
 def address(opener: SessionOpener, session: object) -> SessionContext:

@@ -3,16 +3,21 @@
 Nothing of this is looked at before something is refused here because it lives elsewhere, so one process pays nothing for it.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+
+import attrs
+import trio
 
 from actgent.agents.session import Session
 from actgent.errors import ConfigurationError, Fenced, SessionMoved, SessionNotFound
 from actgent.messages import Reply
+from actgent.protocols.base import WithOutput
 from actgent.runtime.sessions.leaving import check_sendable
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import running_session
+from actgent.sessions.waiting.turn_future import CallOptions
 
 from .question import Question
 
@@ -43,38 +48,76 @@ def moved_of(opener: SessionOpener, session: object) -> SessionMoved:
 
 
 async def run_elsewhere(
-    opener: SessionOpener, said: Question, moved: Fenced, own: Sequence[str]
+    opener: SessionOpener, said: Question, moved: Fenced, options: CallOptions, own: Sequence[str]
 ) -> Reply[Any]:
     """Say something where its session lives, or a fresh one may, and wait for the answer; see `Agent.run`.
+
+    What was accepted before, here or there, is only waited for: the journal has it, with the options of its turn.
 
     Args:
         opener: Of the agent here.
         said: What is said.
         moved: Why it is not answered here.
-        own: Names of options that were given for this run alone, which cannot be sent.
+        options: Of the run.
+        own: Names of those that were given for this run alone, which cannot be sent.
 
     Raises:
         SessionMoved: the fresh session of this question ended there before its answer was asked for.
     """
-    agent, addressed = agent_elsewhere(opener, moved, sender=said.sender), _addressed(opener, said, moved)
-    check_sendable(dict.fromkeys(own, True), moved)
+    agent, addressed = agent_elsewhere(opener, moved), _addressed(opener, said, moved)
+    if addressed["message_id"] is not None:
+        with suppress(SessionNotFound):  # then it was not accepted
+            return typed(await agent.outcome(addressed["session"], addressed["message_id"]), options)
+    check_sendable({"sender": said.sender, **dict.fromkeys(own, True)}, moved)
     try:
-        reply: Reply[Any] = await agent.run(said.content, **addressed)
+        return typed(await agent.run(said.content, **addressed), options)
     except SessionNotFound:
         if said.session is None:
             raise moved from None
         raise
+
+
+async def outcome_elsewhere(opener: SessionOpener, moved: SessionMoved, options: CallOptions) -> Reply[Any]:
+    """Wait for what the message comes to that was being answered here when its session moved."""
+    agent = agent_elsewhere(opener, moved)
+    assert opener.elsewhere is not None  # noqa: S101 - there is an agent
+    session = opener.elsewhere.session(opener.running.name, moved.session_id, owner="user")
+    return typed(await agent.outcome(session, moved.message_id), options)
+
+
+def typed(reply: Reply[Any], options: CallOptions) -> Reply[Any]:
+    """A reply from another process with the value of the form that is declared here; plain data where it does not fit that."""
+    if reply.data is None or not isinstance(options.protocol, WithOutput):
+        return reply
+    with suppress(ValueError):
+        return attrs.evolve(reply, data=options.protocol.output.convert(reply.data))
     return reply
 
 
-def stream_elsewhere(
-    opener: SessionOpener, said: Question, moved: Fenced, own: Sequence[str]
-) -> AbstractAsyncContextManager[Any]:
+@asynccontextmanager
+async def stream_elsewhere(
+    opener: SessionOpener, said: Question, moved: Fenced, options: CallOptions, own: Sequence[str]
+) -> AsyncGenerator[trio.abc.ReceiveChannel[Any], None]:
     """Say something where its session lives, and read what comes of it; see `Agent.stream`."""
     agent, addressed = agent_elsewhere(opener, moved, sender=said.sender), _addressed(opener, said, moved)
     check_sendable(dict.fromkeys(own, True), moved)
-    stream: AbstractAsyncContextManager[Any] = agent.stream(said.content, timeout=said.timeout, **addressed)
-    return stream
+    async with agent.stream(said.content, timeout=said.timeout, **addressed) as deliveries:
+        yield _TypedReader(deliveries, options)
+
+
+@attrs.frozen(eq=False)
+class _TypedReader(trio.abc.ReceiveChannel[Any]):
+    """What comes of a turn in another process, its values in the form that is declared here."""
+
+    _deliveries: trio.abc.ReceiveChannel[Any]
+    _options: CallOptions
+
+    async def receive(self) -> Any:
+        delivery = await self._deliveries.receive()
+        return typed(delivery, self._options) if isinstance(delivery, Reply) else delivery
+
+    async def aclose(self) -> None:
+        await self._deliveries.aclose()
 
 
 def _addressed(opener: SessionOpener, said: Question, moved: Fenced) -> dict[str, Any]:

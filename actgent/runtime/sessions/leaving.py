@@ -165,7 +165,7 @@ class Leaving:
                 context.parent.remove_child(context)
             if (ended := self._ends.pop(context.id, None)) is not None:
                 ended.set()
-            if self.on_left is not None and context.parent is None:
+            if self.on_left is not None:
                 self._tell(self.on_left, context)
 
     def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> None:
