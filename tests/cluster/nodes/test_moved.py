@@ -184,3 +184,34 @@ async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cl
     told = [each.getMessage() for each in caplog.records if "hear no more" in each.getMessage()]
     assert len(told) == 1
     assert sessions[0].id in told[0]
+
+
+async def test_handlers_of_children_hear_that_their_tree_has_moved(open_cluster, monkeypatch, caplog):
+    """As those of the session above them: once, those of programs alone, and the log where none hears of failures."""
+    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    heard = []
+    agents = [(make_clerk(model), BareAgent("digger", llm=model)) for model in (Echo(), Echo())]
+    agents[0][1].on_session(lambda session: session.on_exception(lambda _: heard.append("agent's")))
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(*agents[0], node="one") as one,
+            cluster.node(*agents[1], node="two") as two,
+        ):
+            await wait_balanced(one, two)
+            clerk, digger = agents[0]
+            session = await clerk.create_session("ada")
+            await session.delegate("digger", "hold", task_id="t1")
+            below = await clerk.create_session("ada", parent=session)
+            quiet = await digger.create_session("ada", parent=below)
+            [task] = [each for each in session.children if each.id != below.id]
+            for each in (task, below):
+                each.on_exception(heard.append)
+            quiet.on_conversation(print)
+            await drain(cluster, one)
+            while len(heard) < 2:  # noqa: ASYNC110 - a handler counts
+                await trio.sleep(0.05)
+        assert sorted(each.error.session_id for each in heard) == sorted((task.id, below.id))
+        assert {each.kind for each in heard} == {"moved"}
+    told = [each.getMessage() for each in caplog.records if "hear no more" in each.getMessage()]
+    assert [quiet.id in each for each in told] == [True]
