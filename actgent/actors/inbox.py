@@ -342,10 +342,14 @@ class PriorityInbox(Generic[M]):
         self._forget_if_empty(line)
 
     def take_out(self, place: Place[M]) -> None:
-        """The message of a place that was filled is not to go out any more; its session is parked."""
+        """The message of a place that was filled is not to go out any more."""
         line = self._lines[place[2].session_id]
         line.waiting.remove(place)
         heapq.heapify(line.waiting)
+        if line.listing is not None and line.waiting:
+            self._list(line)
+        else:
+            self._unlist(line)
         self._free(line, place[2])
         self._forget_if_empty(line)
 
@@ -361,9 +365,11 @@ class PriorityInbox(Generic[M]):
         else:
             await self._put_when_room(message, first=first)
 
-    def restore(self, message: M, *, now: float, first: bool = False) -> None:
-        """Enqueue without checking bounds: the slot was granted earlier, for example before a restart."""
-        self._insert(self._stamp(message, now, first=first))
+    def restore(self, message: M, *, now: float, first: bool = False) -> Place[M]:
+        """Enqueue without checking bounds: the slot was granted earlier, for example before a restart. Returns the place."""
+        place = self._stamp(message, now, first=first)
+        self._insert(place)
+        return place
 
     def claim(self, session_id: str) -> None:
         """A turn of this session goes on that began before a restart; its first message is not here any more."""

@@ -362,6 +362,14 @@ make_ended = maker(Ended)
 
 
 @attrs.frozen(kw_only=True)
+class Unwanted:
+    """A message that nobody has sent so far is to be stopped when it comes."""
+
+    message_id: str
+    reason: str = ""
+
+
+@attrs.frozen(kw_only=True)
 class Rated:
     """A reader has judged what came of a message."""
 
@@ -498,6 +506,7 @@ Record = (
     | Guarded
     | Answered
     | Ended
+    | Unwanted
     | Rated
     | Due
     | PersonAsked
@@ -548,6 +557,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "guarded": Guarded,
     "told": Told,
     "rated": Rated,
+    "unwanted": Unwanted,
 }
 
 WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

@@ -179,7 +179,7 @@ class Intake:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
         if context.mail.unwanted is not None:
-            self._stop_if_unwanted(context, acceptance.message)
+            self._lifecycle.stop_if_unwanted(context, acceptance.message.id)
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
@@ -238,21 +238,12 @@ class Intake:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
         if context.mail.unwanted is not None:
-            self._stop_if_unwanted(context, acceptance.message)
+            self._lifecycle.stop_if_unwanted(context, acceptance.message.id)
 
     def _is_sent_on(self, context: SessionContext, message: Message) -> bool:
         """True if a message is for the next owner of its session; what is to be stopped is stopped here."""
         is_unwanted = message.id in (context.mail.unwanted or ())
         return context.parent is None and not is_unwanted and self._lifecycle.leaving.is_held(context.id)
-
-    def _stop_if_unwanted(self, context: SessionContext, message: Message) -> None:
-        """Somebody stopped the message before it was in: it ends as one that is stopped now."""
-        if (reason := context.mail.take_reason(message.id)) is not None:
-            self._runner.start_soon(self._stop, context, message.id, reason)
-
-    async def _stop(self, context: SessionContext, message_id: str, reason: str) -> None:
-        with suppress(SessionMoved):  # who has it now goes on with it
-            await self._lifecycle.interrupt_message(context, message_id, reason)
 
     def _start(self, context: SessionContext, acceptance: Acceptance) -> None:
         """The session of a message is claimed for it: its turn starts at once."""

@@ -102,7 +102,7 @@ class SessionMail:
     unkept: TurnCheckpoint | None = None
     """The last turn, if the journal failed for it: when its message is sent again, it goes on."""
     unwanted: dict[str, str] | None = None
-    """Why messages that are on their way are to be stopped, by their ids; None: none are. See `take_reason`."""
+    """Why messages that are on their way are to be stopped, by their ids; None: none are."""
     _accepted: dict[str, None] | None = None
     _idle: trio.lowlevel.ParkingLot | None = None
 
@@ -136,19 +136,30 @@ class SessionMail:
 
     # --- messages that were stopped before they were in -----------------------------------
 
-    def stop_later(self, message_id: str, reason: str) -> None:
-        """Remember to stop a message that is on its way, or perhaps still comes; of one that was accepted nothing is left."""
-        if self.has_accepted(message_id):
-            return
+    def stop_later(self, message_id: str, reason: str) -> bool:
+        """Remember to stop a message that is on its way, or perhaps still comes; nothing is left of one that has ended.
+
+        Returns True if that was not known so far.
+        """
+        has_ended = self.has_accepted(message_id) and self.find(message_id) is None
+        if has_ended or message_id in (self.unwanted or ()):
+            return False
         if self.unwanted is None:
             self.unwanted = {}
         self.unwanted[message_id] = reason
         if len(self.unwanted) > UNWANTED_IDS:
             del self.unwanted[next(iter(self.unwanted))]
+        return True
 
-    def take_reason(self, message_id: str) -> str | None:
-        """Return why a message that is in now was to be stopped, once; None: it was not."""
-        return None if self.unwanted is None else self.unwanted.pop(message_id, None)
+    def find_reason(self, message_id: str) -> str | None:
+        """Return why a message is to be stopped as soon as it is in; None: it is not."""
+        return None if self.unwanted is None else self.unwanted.get(message_id)
+
+    def forget_unwanted(self, message_id: str) -> None:
+        """A message was stopped, or has ended otherwise."""
+        if self.unwanted is not None:
+            self.unwanted.pop(message_id, None)
+            self.unwanted = self.unwanted or None
 
     # --- messages -------------------------------------------------------------------------
 

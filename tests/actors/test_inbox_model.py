@@ -252,6 +252,14 @@ class InboxMachine(RuleBasedStateMachine):
         assert self.inbox.withdraw(session) == expected
         self.model.remove(expected)
 
+    @precondition(lambda self: self.model.waiting)
+    @rule(data=st.data())
+    def take_out(self, data: st.DataObject) -> None:
+        _, note = data.draw(st.sampled_from(self.model.waiting))
+        waiting = self.inbox._lines[note.session_id].waiting
+        self.inbox.take_out(next(place for place in waiting if place[2] == note))
+        self.model.remove([note])
+
     @invariant()
     def owners_stand_in_line(self) -> None:
         self.model.look()

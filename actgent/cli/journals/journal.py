@@ -47,6 +47,7 @@ from actgent.journal.records import (
     SuspendedRecord,
     Told,
     Unscheduled,
+    Unwanted,
 )
 from actgent.journal.sqlite import back_up, carry_over, find_problems
 from actgent.journal.transfer import load_sessions, read_sessions, save_sessions, with_new_ids, write_sessions
@@ -289,6 +290,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Told: lambda r: " ".join(filter(None, (r.id, r.kind, r.name, r.text, r.data))),
     Delivered: lambda r: ", ".join(r.ids),
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else f'{r.failed} {r.error}'.rstrip()}",
+    Unwanted: lambda r: f"{r.message_id} {r.reason}".rstrip(),
     Rated: lambda r: (
         f"{r.message_id} {r.score:g} by {r.by}: {' | '.join(filter(None, (r.comment, r.expected)))}"
     ),

@@ -30,6 +30,7 @@ from actgent.journal.records import (
     Said,
     Scheduled,
     Told,
+    Unwanted,
 )
 from actgent.messages import Message, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.foreign import failure_of
@@ -198,5 +199,6 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Told: _fields(text=_value, data=_json_text, reasoning=_json_text),
     Ended: _fields(words=_value),
     Rated: _fields(comment=_value, expected=_value),
+    Unwanted: _fields(reason=_value),
     Scheduled: _fields(description=_value, baggage=_value),
 }

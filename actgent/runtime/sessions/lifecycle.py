@@ -1,7 +1,7 @@
 """How sessions of an agent begin, come back, are interrupted, end, and leave memory."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import trio
@@ -20,11 +20,13 @@ from actgent.errors import (
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
+from actgent.journal.records import Unwanted
 from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.slots import slot_lent, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.restore import SnapshotKeeper
 from actgent.sessions.session_log import SessionLog
@@ -184,10 +186,7 @@ class SessionLifecycle:
             context.mail.pending += len(checkpoint.joined)
             acceptance = context.mail.take(waiting.pop(0))
             self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
-        for place, message in enumerate(waiting):
-            self.inbox.restore(
-                message, now=place - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
-            )
+        self._bring_back(context, waiting)
         if context.log is not None:
             context.log.tell_long()
         if messages and context.turn is None and context.suspension is None:
@@ -198,7 +197,19 @@ class SessionLifecycle:
         is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
         if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
             turn.interrupt(newer)
+        if context.mail.unwanted is not None:
+            for message in messages:
+                self.stop_if_unwanted(context, message.id)
         self.runner.pump()
+
+    def _bring_back(self, context: SessionContext, waiting: Sequence[Message]) -> None:
+        """Put what waits for its turn into the inbox, in its order."""
+        for number, message in enumerate(waiting):
+            place = self.inbox.restore(
+                message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
+            )
+            if (acceptance := context.mail.find(message.id)) is not None:
+                acceptance.place = place
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
         """Let a session leave memory whose handlers could not be attached: the journal has it, and all that waits in it."""
@@ -306,18 +317,41 @@ class SessionLifecycle:
             await self._stop(context, error, drop=None)
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
             self.leaving.check_stays(context.id)  # as above
-            context.mail.stop_later(message_id, reason)
+            if context.mail.stop_later(message_id, reason) and context.log is not None:
+                context.log.add(Unwanted(message_id=message_id, reason=reason))
             await trio.lowlevel.checkpoint()
         else:
             self.inbox.take_out(acceptance.place)
             ended = trio.Event()
-            end_it = functools.partial(
-                self._end_queued, context, [acceptance.message], error, after=None, ended=ended
-            )
+            end_it = self._end_one(context, acceptance, error, ended)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
             await ended.wait()
         _check_not_moved(context)
+
+    def stop_if_unwanted(self, context: SessionContext, message_id: str) -> None:
+        """End a message that is in now, and that somebody stopped before, as one that is stopped now.
+
+        The journal forgets the stop with the end of its message: what a crash cuts is done by the next start.
+        """
+        reason, acceptance = context.mail.find_reason(message_id), context.mail.find(message_id)
+        if reason is None:
+            return
+        error = Interrupted(reason)
+        if message_id in context.answered_ids:
+            self.runner.resume(context, error)
+            _stopped(context.turn, error)
+        elif acceptance is not None and acceptance.place is not None:
+            if not self.runner.start_soon(self._end_one(context, acceptance, error, trio.Event())):
+                return  # the agent is about to restart
+            self.inbox.take_out(acceptance.place)
+        context.mail.forget_unwanted(message_id)
+
+    def _end_one(
+        self, context: SessionContext, acceptance: Acceptance, error: Exception, ended: trio.Event
+    ) -> Callable[[], Awaitable[None]]:
+        messages = [acceptance.message]
+        return functools.partial(self._end_queued, context, messages, error, after=None, ended=ended)
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""

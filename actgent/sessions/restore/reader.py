@@ -41,6 +41,7 @@ from actgent.journal.records import (
     SuspendedRecord,
     Told,
     Unscheduled,
+    Unwanted,
 )
 from actgent.messages import Message, Sender, ToolCall
 from actgent.sessions.context import SessionContext
@@ -167,6 +168,8 @@ class Reader:
                 self._is_described = is_described
             case Scheduled() | Fired() | Unscheduled():
                 restore_schedule(self._context, record)
+            case Unwanted(message_id=message_id, reason=reason):
+                self._context.mail.stop_later(message_id, reason)
             case Closed():
                 self._is_closed = True
 
@@ -197,6 +200,8 @@ class Reader:
     def _end(self, message_id: str, failed: str | None) -> None:
         if self._waiting.pop(message_id, None) is not None:
             self._context.mail.forget(message_id, is_refused=failed in (REFUSED, NOT_KEPT))
+            if failed != REFUSED:
+                self._context.mail.forget_unwanted(message_id)
         self._bounded.pop(message_id, None)
         if self._turn is not None and self._turn.message_id == message_id:
             self._close_calls(self._turn)

@@ -65,6 +65,7 @@ class SessionSnapshot:
     call_ids: bytes
     accepted: tuple[str, ...]
     waiting: tuple[Accepted, ...]
+    unwanted: Mapping[str, str] = attrs.field(factory=dict)
     spent: Amounts = NOTHING
     due: float = 0.0
     has_ledger: bool = False
@@ -124,6 +125,7 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
         call_ids=conversation.all_call_ids(),
         accepted=context.mail.accepted_ids,
         waiting=reader.accepted,
+        unwanted=context.mail.unwanted or {},
         spent=reader.spent,
         due=reader.due,
         has_ledger=ledger is not None,
@@ -150,6 +152,7 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.know_notices(taken.notices)
     conversation.former_ids = taken.call_ids
     context.mail.know_accepted(taken.accepted)
+    context.mail.unwanted = dict(taken.unwanted) or None
     for accepted in taken.waiting:
         reader.read(accepted)
     reader.spent, reader.due = taken.spent, taken.due

@@ -1,0 +1,187 @@
+"""A message that is stopped before it comes, over deaths of its process; and stops of messages that wait since before one."""
+
+import copy
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, Text, open_runtime
+from actgent.agents.session import held_by
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Unwanted
+from actgent.sessions.mail import UNWANTED_IDS
+
+
+class SlowJournal(MemoryJournal):
+    """Takes a second to write while it is slow."""
+
+    is_slow = False
+
+    async def _write(self, *args):
+        if self.is_slow:
+            await trio.sleep(1)
+        await super()._write(*args)
+
+    def stored(self):
+        """What a process finds that starts now."""
+        found = SlowJournal()
+        for name in ("_stored_heads", "_stored_rows", "_stored_snapshots"):
+            setattr(found, name, copy.deepcopy(getattr(self, name)))
+        return found
+
+
+class Life:
+    """A process with one session, what its model was asked, and what its handlers heard."""
+
+    def __init__(self, journal):
+        self.journal, self.asked, self.failed = journal, [], []
+
+    def answer(self, chat):
+        self.asked += [part.text for part in chat.messages[-1].parts if isinstance(part, Text)]
+        return "ok"
+
+    def hear(self, session):
+        session.on_exception(lambda failure: self.failed.append((failure.kind, failure.message_id)))
+
+    async def run(self, deed, **options):
+        """Live as long as a deed; returns what the journal has then."""
+        async with self.journal.running() as journal, open_runtime(journal=journal) as runtime:
+            agent = self.agent = BareAgent("a", llm=ScriptedLLM(self.answer, delay=10), grace=0, **options)
+            agent.on_session(self.hear)
+            await runtime.start(agent)
+            await deed(self, await agent.ensure_session("ada", "s"))
+            left = journal.stored()
+            journal.is_slow = False
+        return left
+
+
+async def stop_before(life, session):
+    await session.interrupt("unwanted", message_id="m1")
+
+
+async def stop_and_say(life, session):
+    """The message is in the journal, and its end is not."""
+    await stop_before(life, session)
+    await session.chat("transfer", message_id="m1")
+    assert life.failed == []
+
+
+async def stop_behind_another(life, session):
+    await session.chat("first", message_id="m0")
+    await stop_and_say(life, session)
+
+
+async def stop_while_it_is_written(life, session):
+    life.journal.is_slow = True
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: session.chat("transfer", message_id="m1"))
+        await trio.sleep(0.5)
+        await stop_before(life, session)
+        nursery.cancel_scope.cancel()
+
+
+async def stop_many(life, session):
+    for number in range(UNWANTED_IDS + 1):
+        await session.interrupt(message_id=f"old-{number}")
+    await stop_before(life, session)
+
+
+async def stop_and_go_on(life, session):
+    """A snapshot of the session is made."""
+    await stop_before(life, session)
+    for number in range(20):
+        await session.chat(f"more {number}", message_id=f"more-{number}")
+        await session.wait_idle()
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [
+        stop_before,
+        stop_and_say,
+        stop_behind_another,
+        stop_while_it_is_written,
+        stop_many,
+        stop_and_go_on,
+    ],
+)
+async def test_a_message_that_was_stopped_is_not_answered_by_the_next_process(
+    deed, autojump_clock, monkeypatch
+):
+    """Whether it came before that one died, or comes now; and it ends once, whoever says it again."""
+    monkeypatch.setattr("actgent.sessions.session_log.LONG", 10)
+    left = await Life(SlowJournal()).run(deed)
+
+    async def say(life, session):
+        await session.chat("transfer", message_id="m1")
+        await session.chat("later", message_id="m2")
+        await session.wait_idle()
+
+    for lives in range(2):
+        life = Life(left)
+        left = await life.run(say)
+        assert "transfer" not in life.asked
+        assert ("later" in life.asked) is (lives == 0)
+        assert life.failed == ([("interrupted", "m1")] if lives == 0 else [])
+
+
+async def test_a_stop_is_written_once_and_forgotten_with_its_message(autojump_clock):
+    """Said again it is no second record; a new message under the id of one that has ended is none that anybody stopped."""
+
+    async def deed(life, session):
+        for _ in range(3):
+            await stop_before(life, session)
+        await session.chat("transfer", message_id="m1")
+        await session.wait_idle()
+        await stop_before(life, session)
+        records = await life.journal.load("s", agent="a")
+        assert [each.message_id for each in records if isinstance(each, Unwanted)] == ["m1"]
+
+    left = await Life(SlowJournal()).run(deed)
+
+    async def look(life, session):
+        assert held_by(session).mail.unwanted is None
+
+    await Life(left).run(look)
+
+
+async def test_messages_that_wait_since_before_a_restart_are_stopped_by_their_ids(autojump_clock):
+    """As those that came since: they waited on, and were answered."""
+
+    async def say(life, session):
+        for number in range(3):
+            await session.chat(f"text {number}", message_id=f"m{number}")
+
+    async def stop(life, session):
+        await session.interrupt(message_id="m1")
+        assert life.failed == [("interrupted", "m1")]
+        await session.wait_idle()
+
+    life = Life(await Life(SlowJournal()).run(say))
+    await life.run(stop)
+    assert life.asked == ["text 0", "text 2"]
+
+
+async def test_a_message_that_waits_for_a_place_is_stopped_by_its_id(autojump_clock):
+    """It was taken out, and the agent broke down when its turn came."""
+
+    async def deed(life, session):
+        await session.chat("first", message_id="m0")
+        other = await life.agent.create_session("bob", session_id="t")
+        for number in (1, 2):
+            await other.chat(f"text {number}", message_id=f"m{number}")
+        await other.interrupt(message_id="m1")
+        await other.wait_idle()
+        await session.chat("again", message_id="m3")
+        alone = await life.agent.create_session("cy", session_id="u")
+        await alone.chat("alone", message_id="m4")
+        await alone.interrupt(message_id="m4")
+        await session.wait_idle()
+        await alone.chat("last", message_id="m5")
+        await alone.wait_idle()
+
+    life = Life(SlowJournal())
+    with trio.fail_after(1000):
+        await life.run(deed, sessions=1)
+    assert life.asked == ["first", "text 2", "again", "last"]
+    assert life.failed == [("interrupted", "m1"), ("interrupted", "m4")]

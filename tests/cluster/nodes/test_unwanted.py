@@ -1,0 +1,55 @@
+"""A message that was stopped before it came, whose session is another node's by then."""
+
+import pytest
+import trio
+
+from actgent import Interrupted
+
+from .pairs import PATIENCE, drain, open_pair
+
+
+@pytest.fixture
+async def pair(open_cluster):
+    async with open_pair(open_cluster) as opened:
+        yield opened
+
+
+async def test_a_stop_holds_when_its_node_is_killed(nodes):
+    """What was answered is in the journal: the message ends as it comes to the next node, which asks no model for it."""
+    with trio.fail_after(2 * PATIENCE):
+        for name in ("one", "two"):
+            await nodes.start(name)
+        await nodes.settle(("one", "two"))
+        async with nodes.cluster.connect(patience=PATIENCE) as client:
+            clerk = client.agent("clerk")
+            sessions = [await clerk.create_session("ada", session_id=f"s{number}") for number in range(8)]
+            for session in sessions:
+                await session.interrupt("too late", message_id="m1")
+            nodes.kill("one")
+            for session in sessions:
+                with pytest.raises(Interrupted, match="too late"):
+                    await clerk.run("transfer", session=session, message_id="m1")
+                await clerk.run("later", session=session)
+        assert nodes.calls["transfer"] == 0
+        assert nodes.calls["later"] == len(sessions)
+
+
+async def test_a_stop_holds_when_its_session_moves(pair):
+    """Said by whoever holds the session, at a node or at a client."""
+    one, two = pair.agents
+    with trio.fail_after(PATIENCE):
+        async with pair.cluster.connect(patience=PATIENCE) as client:
+            session = await one.create_session("ada")
+            there = await client.agent("clerk").open_session(session.id)
+            await session.interrupt(message_id="m1")
+            await there.interrupt(message_id="m2")
+            await drain(pair.cluster, pair.one)
+            await session.interrupt(message_id="m3")
+            for said in (session, there, await two.open_session(session.id)):
+                for message_id in ("m1", "m2", "m3"):
+                    await said.chat(f"transfer {message_id}", message_id=message_id)
+            await session.wait_idle()
+            await there.chat("later")
+            await there.wait_idle()
+        assert pair.models[0].asked == []
+        assert pair.models[1].asked == ["later"]
