@@ -168,8 +168,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         before = await view_session(opener, session)
         heard = await _hear(self.stream(content, session=session, **options))
         if heard.failure is not None and heard.failure.kind == "moved":  # its options went with it
-            again = {"message_id": heard.failure.message_id, "metadata": options.get("metadata")}
-            heard = await _hear(self.stream(content, session=session, **again))
+            moved, metadata = heard.failure.message_id, options.get("metadata")
+            heard = await _hear(self.stream(content, session=session, message_id=moved, metadata=metadata))
         after = await view_session(opener, session)
         failure = _suspended(after) if after.status == "suspended" else heard.failure
         reply = heard.reply
@@ -286,8 +286,11 @@ class _Heard:
     """What a request's stream had."""
 
     reply: Reply | None = None
+    """The last one."""
     failure: Failure | None = None
+    """What ended it."""
     tool_calls: int = 0
+    """Those that had a result."""
 
     def take(self, delivery: Delivery) -> None:
         if isinstance(delivery, Reply):

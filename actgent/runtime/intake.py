@@ -24,7 +24,7 @@ from actgent.support import span_names as names
 from actgent.support.tracing import Tracing
 from actgent.turns.guards import Guards
 
-from .sessions.lifecycle import SessionLifecycle
+from .sessions.lifecycle import SessionLifecycle, stop_if_unwanted
 from .slots import running_session, would_wait_for_itself
 from .turn_runner import URGENT_CAME
 
@@ -179,7 +179,7 @@ class Intake:
             self._publish(acceptance.message)
         self._runner.start(context, acceptance)
         if context.mail.unwanted is not None:
-            self._lifecycle.stop_if_unwanted(context, acceptance.message.id)
+            stop_if_unwanted(self._lifecycle, context, acceptance.message.id)
 
     def _expect(self, context: SessionContext, acceptance: Acceptance) -> None:
         """A message is on its way in."""
@@ -238,7 +238,7 @@ class Intake:
             self._inbox.fill(place)
             self._announce(context, acceptance.message)
         if context.mail.unwanted is not None:
-            self._lifecycle.stop_if_unwanted(context, acceptance.message.id)
+            stop_if_unwanted(self._lifecycle, context, acceptance.message.id)
 
     def _is_sent_on(self, context: SessionContext, message: Message) -> bool:
         """True if a message is for the next owner of its session; what is to be stopped is stopped here."""

@@ -2,11 +2,19 @@
 
 from .answers import answer_to, resume
 from .call_options import RunDefaults
-from .elsewhere import agent_elsewhere, moved_of, outcome_elsewhere, run_elsewhere, stream_elsewhere, typed
+from .elsewhere import (
+    SessionView,
+    agent_elsewhere,
+    moved_of,
+    outcome_elsewhere,
+    run_elsewhere,
+    stream_elsewhere,
+    typed,
+    view_session,
+)
 from .enhancing import Enhanced, enhance
 from .question import Question
 from .streams import STREAM_CAPACITY, read_along, read_suspended
-from .views import SessionView, view_session
 
 __all__ = [
     "STREAM_CAPACITY",

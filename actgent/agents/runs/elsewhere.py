@@ -3,7 +3,7 @@
 Nothing of this is looked at before something is refused here because it lives elsewhere, so one process pays nothing for it.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -11,12 +11,17 @@ import attrs
 import trio
 
 from actgent.agents.session import Session
+from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, Fenced, SessionMoved, SessionNotFound
-from actgent.messages import Reply
+from actgent.journal.listing import SessionKey
+from actgent.messages import Message, Reply, Usage
 from actgent.protocols.base import WithOutput
+from actgent.runtime.insight import need_journal, records_up_to
 from actgent.runtime.sessions.leaving import check_sendable
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import running_session
+from actgent.sessions.context import Status
+from actgent.sessions.restore import rebuild
 from actgent.sessions.waiting.turn_future import CallOptions
 
 from .question import Question
@@ -135,3 +140,53 @@ def _addressed(opener: SessionOpener, said: Question, moved: Fenced) -> dict[str
         "priority": said.priority,
         "metadata": said.metadata,
     }
+
+
+# --- looked at -------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class SessionView:
+    """What is known of a session, all of one moment."""
+
+    status: Status
+    history: Sequence[Message]
+    state: Mapping[str, Any]
+    usage: Usage
+    approvals: tuple[Approval, ...]
+    """What it waits for, of a session that is suspended."""
+
+
+async def view_session(opener: SessionOpener, session: object) -> SessionView:
+    """Look at a session: one that lives here as it is, any other one as its process says, and as the journal has it.
+
+    Raises:
+        ConfigurationError: it is no session.
+        SessionMoved: another process has it, and there is no way to that.
+        JournalError: the journal could not be read.
+    """
+    if not isinstance(session, Session):
+        return await _view_elsewhere(opener, moved_of(opener, session))
+    try:
+        return SessionView(
+            status=session.status,
+            history=session.history,
+            state=session.state,
+            usage=session.usage,
+            approvals=session.approvals,
+        )
+    except SessionMoved as moved:
+        return await _view_elsewhere(opener, moved)
+
+
+async def _view_elsewhere(opener: SessionOpener, moved: SessionMoved) -> SessionView:
+    if opener.elsewhere is None:
+        raise moved
+    there = opener.elsewhere.session(moved.agent, moved.session_id, owner="user")
+    status = await there.status()
+    waiting = await there.approvals() if status == "suspended" else ()
+    key = SessionKey(moved.agent, moved.session_id)
+    found = await rebuild(await records_up_to(need_journal(opener.running.journal), key, None))
+    return SessionView(
+        status=status, history=found.history, state=found.state, usage=found.usage, approvals=waiting
+    )

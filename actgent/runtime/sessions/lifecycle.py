@@ -186,7 +186,7 @@ class SessionLifecycle:
             context.mail.pending += len(checkpoint.joined)
             acceptance = context.mail.take(waiting.pop(0))
             self.runner.hold_up(context, self._turn_lifecycle.begin_turn(context, acceptance))
-        self._bring_back(context, waiting)
+        _bring_back(self.inbox, context, waiting)
         if context.log is not None:
             context.log.tell_long()
         if messages and context.turn is None and context.suspension is None:
@@ -199,17 +199,8 @@ class SessionLifecycle:
             turn.interrupt(newer)
         if context.mail.unwanted is not None:
             for message in messages:
-                self.stop_if_unwanted(context, message.id)
+                stop_if_unwanted(self, context, message.id)
         self.runner.pump()
-
-    def _bring_back(self, context: SessionContext, waiting: Sequence[Message]) -> None:
-        """Put what waits for its turn into the inbox, in its order."""
-        for number, message in enumerate(waiting):
-            place = self.inbox.restore(
-                message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
-            )
-            if (acceptance := context.mail.find(message.id)) is not None:
-                acceptance.place = place
 
     def drop(self, context: SessionContext, *, is_claimed: bool) -> None:
         """Let a session leave memory whose handlers could not be attached: the journal has it, and all that waits in it."""
@@ -323,33 +314,16 @@ class SessionLifecycle:
         else:
             self.inbox.take_out(acceptance.place)
             ended = trio.Event()
-            end_it = self._end_one(context, acceptance, error, ended)
+            end_it = self.ending(context, acceptance, error, ended)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
             await ended.wait()
         _check_not_moved(context)
 
-    def stop_if_unwanted(self, context: SessionContext, message_id: str) -> None:
-        """End a message that is in now, and that somebody stopped before, as one that is stopped now.
-
-        The journal forgets the stop with the end of its message: what a crash cuts is done by the next start.
-        """
-        reason, acceptance = context.mail.find_reason(message_id), context.mail.find(message_id)
-        if reason is None:
-            return
-        error = Interrupted(reason)
-        if message_id in context.answered_ids:
-            self.runner.resume(context, error)
-            _stopped(context.turn, error)
-        elif acceptance is not None and acceptance.place is not None:
-            if not self.runner.start_soon(self._end_one(context, acceptance, error, trio.Event())):
-                return  # the agent is about to restart
-            self.inbox.take_out(acceptance.place)
-        context.mail.forget_unwanted(message_id)
-
-    def _end_one(
+    def ending(
         self, context: SessionContext, acceptance: Acceptance, error: Exception, ended: trio.Event
     ) -> Callable[[], Awaitable[None]]:
+        """Return what ends a message that is not in the inbox any more."""
         messages = [acceptance.message]
         return functools.partial(self._end_queued, context, messages, error, after=None, ended=ended)
 
@@ -463,6 +437,35 @@ class SessionLifecycle:
         """
         if is_inside(context.turn) or self.openers.get(context.id) is trio.lowlevel.current_task():
             raise WouldDeadlock(what, context.id)
+
+
+def stop_if_unwanted(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
+    """End a message that is in now, and that somebody stopped before, as one that is stopped now.
+
+    The journal forgets the stop with the end of its message: what a crash cuts is done by the next start.
+    """
+    reason, acceptance = context.mail.find_reason(message_id), context.mail.find(message_id)
+    if reason is None:
+        return
+    error = Interrupted(reason)
+    if message_id in context.answered_ids:
+        lifecycle.runner.resume(context, error)
+        _stopped(context.turn, error)
+    elif acceptance is not None and acceptance.place is not None:
+        if not lifecycle.runner.start_soon(lifecycle.ending(context, acceptance, error, trio.Event())):
+            return  # the agent is about to restart
+        lifecycle.inbox.take_out(acceptance.place)
+    context.mail.forget_unwanted(message_id)
+
+
+def _bring_back(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
+    """Put what waits for its turn since before a restart into the inbox, in its order."""
+    for number, message in enumerate(waiting):
+        place = inbox.restore(
+            message, now=number - RESTORED_AGE_SECONDS, first=message.on_busy == "interrupt"
+        )
+        if (acceptance := context.mail.find(message.id)) is not None:
+            acceptance.place = place
 
 
 async def close_durably(context: SessionContext) -> None:
