@@ -145,7 +145,7 @@ class Node:
             self.nursery = nursery
             start = nursery.start_soon
             new = partial(Requests, self.link, application, self._quarantine, start, self.figures)
-            self._shared = new()
+            self._shared = new(shared=shared_queue(self.pool).name)
             self._requests = {each: new() for each in range(self.journal.count)}
             await nursery.start(self.link.run, self._build, self._connection_lost)
             start(partial(self._to_take.run, self._take, together=TOGETHER))

@@ -21,7 +21,7 @@ from actgent.web.problems import Problem
 from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
 
 from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
-from .link import BrokerLink
+from .link import BROKEN, BrokerLink
 from .operations.figures import NodeFigures
 from .quarantine import Quarantine
 from .wire import (
@@ -30,23 +30,32 @@ from .wire import (
     AnswerPiece,
     Message,
     WireRequest,
+    deaths_of,
     encode_message,
     form_of,
     is_repeated,
     properties,
     session_named,
+    with_deaths,
 )
 
 AGAIN = 0.2
 """Seconds after which a request goes back into its queue whose session turned out to live elsewhere."""
 MOST = 16
 """Requests of one session that may wait for their answers; the next one hears `busy`, and comes again."""
+MOST_DEATHS = 2
+"""Nodes that may go while they have one request of the queue of all nodes; then nobody begins it any more."""
 DROPS = 1000
 """Drops that came before their requests, of which a partition knows at most."""
 _UNBOUNDED = ("interrupt", "close", "decision")
 """What ends something, or lets it go on, which all others may wait for."""
 _STOPPING = ("interrupt", "close")
 """What ends turns, for which a partition is held that is about to be another node's."""
+_BUSY = Problem("busy", f"{MOST} requests of this session wait for their answers: send it again later")
+_POISON = Problem(
+    "poison",
+    f"{MOST_DEATHS} nodes have gone that were to answer it, so that no other one begins with it: look why",
+)
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _log = logger_of(__name__)
 Starter = Callable[..., object]
@@ -99,7 +108,11 @@ class Requests:
         quarantine: Quarantine,
         start: Starter,
         figures: NodeFigures,
+        *,
+        shared: str = "",
     ) -> None:
+        self._shared = shared
+        """The queue of all nodes; empty for a partition, whose unfinished sessions are counted where a node dies."""
         self._figures = figures
         self._link, self._application = link, application
         self._quarantine, self._start = quarantine, start
@@ -119,7 +132,9 @@ class Requests:
     def take(self, delivery: Delivery, asked: WireRequest) -> None:
         """A request came."""
         work = _Work(delivery, asked)
-        if self._waiting is None or (self._is_held and work.is_stop):
+        if self._shared and delivery.redelivered:
+            self._start(self._count, work)
+        elif self._waiting is None or (self._is_held and work.is_stop):
             self._begin(work)
         else:
             self._waiting.append(work)
@@ -158,17 +173,24 @@ class Requests:
             work.delivery.acknowledge()
             return
         if (line := work.line) and self._lines[line] >= MOST:
-            self._start(self._refuse, work)
+            self._start(self._refuse, work, _BUSY)
             return
         self._running[work.place] = work
         self._lines[line] += 1
         self._start(self._run, work)
 
-    async def _refuse(self, work: _Work) -> None:
-        """Have a client come again later: nothing of its request was done."""
-        problem = Problem(
-            "busy", f"{MOST} requests of this session wait for their answers: send it again later"
-        )
+    async def _count(self, work: _Work) -> None:
+        """A node has gone that had this request: have it begun with that noted, or by nobody any more."""
+        if deaths_of(work.delivery) >= MOST_DEATHS:
+            _log.error("request %s is refused: %s", Each(work.asked.path), _POISON.detail)
+            await self._refuse(work, _POISON)
+            return
+        with suppress(*BROKEN, Unroutable, NotConfirmed):  # then it is not acknowledged, and comes again
+            await self._link.publish(self._shared, work.delivery.body, with_deaths(work.delivery))
+            work.delivery.acknowledge()
+
+    async def _refuse(self, work: _Work, problem: Problem) -> None:
+        """Answer a request of which nothing was done."""
         with suppress(_CannotTell):
             await self._tell(
                 work, problem.status, orjson.dumps(problem.document(work.asked.id)), is_last=True

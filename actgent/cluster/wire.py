@@ -25,6 +25,8 @@ FIRST_FORM = 1
 """What the first release has read, and each one reads."""
 REPEATED = "repeated"
 """The header of a message that was delivered in the queue of an earlier generation, too."""
+DEATHS = "deaths"
+"""The header with the number of nodes that have gone while they had a message of the queue of all nodes."""
 _TYPE = re.compile(r"actgent/([1-9][0-9]{0,3})")
 BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
 """Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
@@ -201,6 +203,19 @@ def form_of(properties: commands.Basic.Properties) -> int:
 def properties(*, form: int = FIRST_FORM, **given: Any) -> commands.Basic.Properties:
     """What the broker reads of a message."""
     return commands.Basic.Properties(message_type=f"actgent/{form}", **given)
+
+
+def deaths_of(delivery: Delivery) -> int:
+    """How many nodes have gone that had a message of the queue of all nodes, as far as it was given another one."""
+    noted = (delivery.properties.headers or {}).get(DEATHS, 0)
+    return (noted if isinstance(noted, int) else 0) + delivery.redelivered
+
+
+def with_deaths(delivery: Delivery) -> commands.Basic.Properties:
+    """What the broker is to read of a message that goes into its queue again, as one of which the deaths are noted."""
+    deaths, about = deaths_of(delivery), carried_over(delivery)
+    about.headers = {**(about.headers or {}), DEATHS: deaths}
+    return about
 
 
 def carried_over(delivery: Delivery) -> commands.Basic.Properties:

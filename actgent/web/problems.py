@@ -76,6 +76,7 @@ TITLES: Mapping[str, tuple[int, str]] = {
     "busy": (429, "As many requests of the session wait as may"),
     "too-many-requests": (429, "The token asks for too much at a time"),
     "internal": (500, "Something failed that should not"),
+    "poison": (500, "The processes that were to answer this have died"),
     "unavailable": (503, "Not now"),
     "journal-full": (503, "There is no space for the journal"),
 }

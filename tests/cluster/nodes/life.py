@@ -1,18 +1,19 @@
 """A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [quorum]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
-makes on stdout; so does `digger`, whom it may give tasks. With `quorum` the queues of partitions are quorum queues, as they are
+makes on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, and of a list of sessions that begin so. With `quorum` the queues of partitions are quorum queues, as they are
 on brokers from 4 on.
 """
 
 import signal
 import sys
-from functools import partial
+from functools import partial, partialmethod
 
 import trio
 
 from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
 from actgent.cluster import node, queues
+from actgent.web.reach import Reach
 
 DELAY = 0.05
 SLOWLY = 3.0
@@ -54,6 +55,12 @@ class Slow(LLM):
         return Answer(parts=(Text(text),), usage=Usage(input_tokens=1, output_tokens=1))
 
 
+async def _die_of_a_list(page, reach, caller, query, most):
+    if query.get("q") == "kill":
+        signal.raise_signal(signal.SIGKILL)
+    return await page(reach, caller, query, most)
+
+
 def _as_of_version_4(make, pool, generation, partition, _):
     return make(pool, generation, partition, (4,))
 
@@ -62,6 +69,7 @@ async def main():
     journal, broker, pool, name, *kind = sys.argv[1:]
     if kind == ["quorum"]:
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
+    Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
     modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():
