@@ -1,6 +1,6 @@
 """`Session`, the public handle to a conversation."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
 from typing import Any, Generic, TypeAlias, TypeVar, overload
@@ -439,6 +439,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.interrupt()")
         context, lifecycle = self._context, self._agent.lifecycle
+        running = next(iter(context.answered_ids), None)
         try:
             if message_id is not None:
                 await lifecycle.interrupt_message(context, message_id, reason)
@@ -446,6 +447,10 @@ class Session(Generic[DataT_co]):
                 await lifecycle.interrupt(context, reason, drop_queued=drop_queued)
             await write_end(context)
         except SessionMoved as moved:
+            if (
+                message_id is None and not drop_queued
+            ):  # it may have ended by this, and another one runs there
+                message_id = running
             remote = self._elsewhere(moved)
             await remote.interrupt(reason, drop_queued=drop_queued, message_id=message_id)
 
@@ -543,24 +548,33 @@ class Session(Generic[DataT_co]):
             LimitReached: as many tasks of this session are out as may be.
         """
         self._agent.check_loop("session.delegate()")
-        context, delegation = self._context, self._services.delegation
-        if context.has_moved:
-            there = self._elsewhere(SessionMoved(self.agent_name, self.id), priority=_not_normal(priority))
-            known: str = await there.delegate(agent, task, task_id=task_id, deadline=deadline)
-            return known
-        agents = delegation.agents
-        if agent not in agents:
-            await wait_started(agent)
-        opener = agents.opener(agent)
         if task_id is not None:
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
-        key = f"{context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}"
+        try:
+            return await self._delegate(agent, task, priority, task_id, deadline)
+        except SessionMoved as moved:
+            there = self._elsewhere(moved, priority=_not_normal(priority))
+            known: str = await there.delegate(agent, task, task_id=task_id, deadline=deadline)
+            return known
+
+    async def _delegate(
+        self,
+        agent: str,
+        task: Content,
+        priority: Priority | PriorityName,
+        task_id: str | None,
+        deadline: float,
+    ) -> str:
+        context, delegation = self._here, self._services.delegation
+        agents = delegation.agents
+        if agent not in agents:
+            await wait_started(agent)
         return await delegation.delegate(
-            opener,
+            agents.opener(agent),
             context,
             sayable_parts(task),
-            key=key,
+            key=f"{context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}",
             name=task_id or "",
             priority=Priority.named(priority),
             deadline=deadline,
@@ -575,20 +589,17 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.cancel_task()")
         context = self._context
-        if context.has_moved:
-            there = self._elsewhere(SessionMoved(self.agent_name, self.id))
-            was_at_work: bool = await there.cancel_task(task_id)
-            return was_at_work
-        children = context.children
-        if not children or not (tasks := children.tasks(task_id)):
+        tasks = _tasks_named(context, task_id)
+        try:
             await trio.lowlevel.checkpoint()
-            return False
-        for child in tasks:
-            children.stop_report(child)
-        closed = [each for child in tasks for each in await host_of(child).close(child)]
-        for each in closed:
-            await write_end(each)
-        return True
+            if context.has_moved:
+                raise context.refusal
+            for each in [each for task in tasks for each in await host_of(task).close(task)]:
+                await write_end(each)
+        except SessionMoved as moved:
+            was_at_work: bool = await self._elsewhere(moved).cancel_task(task_id)
+            return was_at_work or bool(tasks)
+        return bool(tasks)
 
     @property
     def handed_to(self) -> str:
@@ -876,6 +887,17 @@ def context_of(session: Session) -> SessionContext:
     if context.face is None:
         services_of(session).running.sessions.reload(context, session)
     return context
+
+
+def _tasks_named(context: SessionContext, task_id: str) -> Sequence[SessionContext]:
+    """The delegated tasks of an id that are at work; nothing of them is told any more."""
+    children = context.children
+    if not children:
+        return ()
+    tasks = children.tasks(task_id)
+    for task in tasks:
+        children.stop_report(task)
+    return tasks
 
 
 def _not_normal(priority: Priority | PriorityName) -> Priority | None:

@@ -180,6 +180,8 @@ class BrokerTransport(Transport):
 
     async def call(self, request: RemoteRequest) -> Any:
         request, over = _of_cluster(request), trio.current_time() + _room_of(request)
+        if request.operation == "interrupt":
+            request = await self._naming_turn(request)
         while True:
             try:
                 return await self._call(_within(request, over - trio.current_time()))
@@ -187,6 +189,19 @@ class BrokerTransport(Transport):
                 if refused.kind != "inbox-full" or trio.current_time() >= over:
                     raise
             await trio.lowlevel.checkpoint()
+
+    async def _naming_turn(self, request: RemoteRequest) -> RemoteRequest:
+        """The same request with the message whose turn it is to stop: delivered again, it may not stop the next one."""
+        body = request.body or {}
+        if body.get("message_id") is not None or body.get("drop_queued"):
+            return request
+        known = await self._call(attrs.evolve(request, operation="get_session", body=None))
+        turn = known.get("turn")
+        return (
+            request
+            if turn is None
+            else attrs.evolve(request, body={**body, "message_id": turn["message_id"]})
+        )
 
     async def _call(self, request: RemoteRequest) -> Any:
         with self._conversation() as (known, pieces):

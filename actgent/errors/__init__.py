@@ -477,6 +477,8 @@ class SessionMoved(Fenced):
         """The session; `open_session` where it lives now finds it."""
         self.message_id = ""
         """The message that was on its way, by the id under which it can be said again; empty where none was."""
+        self.is_written = False
+        """True: what was to be written is in the journal, for the process that goes on with it."""
         super().__init__(
             f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: take what agent.open_session() "
             "gives there, or on any node of its cluster, and say again what was not answered, under the same message_id"

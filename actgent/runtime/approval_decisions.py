@@ -23,6 +23,7 @@ from actgent.forms import INPUT, form_misfit
 from actgent.journal.records import Decided, Resumed
 from actgent.messages import Message, Sender
 from actgent.sessions.context import SessionContext
+from actgent.sessions.session_log import unless_written
 from actgent.sessions.waiting.approval_ledger import GUARDED, restore_ledger
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.tools.outputs.results import to_text
@@ -104,7 +105,8 @@ async def _commit(context: SessionContext, decided: Decided) -> None:
     if context.log is None:
         return
     resumed = () if context.ledger().open else (Resumed(ids=(decided.approval_id,)),)
-    await context.log.write(decided, *resumed)
+    with unless_written():
+        await context.log.write(decided, *resumed)
     for record in resumed:
         context.ledger().apply(record)
 

@@ -311,15 +311,19 @@ class SessionLog:
         self, records: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
     ) -> None:
         self._steps = step = self._steps + 1
+        is_written = False
         try:
             if not self.has_moved:
                 await self._journal.commit(self._entry(records, patience, is_kept=is_kept), epoch=self._epoch)
+                is_written = True
         except Fenced:
             if self.on_fenced is None:
                 raise
             self._find_moved(self.on_fenced)
         if self.has_moved:  # perhaps meanwhile: what was written is the other process's to go on with
-            raise SessionMoved(self.agent, self.session_id)
+            moved = SessionMoved(self.agent, self.session_id)
+            moved.is_written = is_written
+            raise moved
         self._durable = max(self._durable, step)  # and all before it: a session's steps stay in order
 
     def _find_moved(self, on_fenced: "Callable[[SessionLog], object]") -> None:
@@ -339,6 +343,16 @@ class SessionLog:
             patience=patience,
             is_kept=is_kept,
         )
+
+
+@contextmanager
+def unless_written() -> Iterator[None]:
+    """A block whose `SessionMoved` is no error if all that it was to write is written: the other process goes on with that."""
+    try:
+        yield
+    except SessionMoved as moved:
+        if not moved.is_written:
+            raise
 
 
 def _opens(records: Sequence[Record]) -> bool:

@@ -34,7 +34,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
-from actgent.sessions.session_log import accepted_record
+from actgent.sessions.session_log import accepted_record, unless_written
 from actgent.sessions.waiting.task_reports import (
     answer_in,
     is_accepted,
@@ -165,7 +165,7 @@ class Delegation:
 
         See `Session.delegate`.
         """
-        with host_of(asker).kept(asker):
+        with host_of(asker).kept(asker), unless_written():
             await self._open(
                 opener, asker, content, key=key, reports=True, name=name, priority=priority, deadline=deadline
             )

@@ -14,6 +14,7 @@ from actgent.errors import TooManySchedules, UsageError
 from actgent.journal.records import NOTHING, Fired, Record, Scheduled, Unscheduled
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.context import SessionContext
+from actgent.sessions.session_log import unless_written
 
 T = TypeVar("T")
 
@@ -166,7 +167,8 @@ async def _write(context: SessionContext, record: Scheduled | Unscheduled) -> No
     if context.log is None:
         await trio.lowlevel.checkpoint()
     else:
-        await context.log.write(record)
+        with unless_written():
+            await context.log.write(record)
 
 
 # --- in the journal ----------------------------------------------------------------------
