@@ -1,0 +1,30 @@
+"""The garbage collector beside many live sessions."""
+
+from collections import deque
+
+from actgent.actors.gc_tuning import tuned_gc
+
+SESSIONS, LIVE = 100_000, 5_000
+"""How many come one after the other, and how many of them are there at a time."""
+
+
+class Session:
+    """Knows itself, as one does whose handlers know it."""
+
+    alive = 0
+
+    def __init__(self):
+        type(self).alive += 1
+        self.handlers = [self, *([] for _ in range(10))]
+
+    def __del__(self):
+        type(self).alive -= 1
+
+
+def test_cycles_that_ended_do_not_stay():
+    """Of 100,000 sessions that lived for a while most are gone, though only the collector ends them."""
+    with tuned_gc():
+        live = deque(maxlen=LIVE)
+        for _ in range(SESSIONS):
+            live.append(Session())
+        assert Session.alive < SESSIONS / 2
