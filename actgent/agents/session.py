@@ -1,5 +1,6 @@
 """`Session`, the public handle to a conversation."""
 
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
@@ -751,7 +752,7 @@ class Session(Generic[DataT_co]):
     @property
     def parent(self) -> "Session | None":
         parent = self._context.parent
-        return None if parent is None else face_of(parent)
+        return None if parent is None else face_again(parent, self._services)
 
     @property
     def children(self) -> "tuple[Session, ...]":
@@ -855,7 +856,8 @@ class Session(Generic[DataT_co]):
         for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
             if found is not None:
                 return found
-        return None if held.parent is None else face_of(held.parent).deps
+        above = None if held.parent is None else held_face(held.parent)
+        return None if above is None else above.deps
 
     def take_made_deps(self, deps: Any) -> None:
         """Use what the agent's function returned, where nothing else was given."""
@@ -873,6 +875,28 @@ def face_of(context: SessionContext) -> Session:
     """The user's end of a loaded session."""
     assert isinstance(context.face, Session)  # noqa: S101 - assembly makes no other
     return context.face
+
+
+def held_face(context: SessionContext) -> Session | None:
+    """The user's end of a session that is loaded, or has ended; None of one that has ended if nobody holds it any more."""
+    face = context.face() if isinstance(context.face, weakref.ref) else context.face
+    return face if isinstance(face, Session) else None
+
+
+def face_again(context: SessionContext, services: SessionServices) -> Session:
+    """The user's end of a session, also of one that has ended: another one if nobody holds that which it had.
+
+    Raises:
+        NotRunning: it has ended, and so has its agent.
+    """
+    if not isinstance(context.face, weakref.ref):
+        return face_of(context)
+    if (face := held_face(context)) is None:
+        opener = services.delegation.agents.opener(context.agent)
+        context.face = opener.make_face(context, None)
+        face = face_of(context)
+        context.let_face_go()
+    return face
 
 
 def held_by(session: object) -> SessionContext:

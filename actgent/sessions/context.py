@@ -10,7 +10,8 @@ The timers and schedules of a session, as data.
 import hashlib
 import math
 import typing
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, Literal
@@ -114,7 +115,10 @@ class SessionContext:
     """True: it is of a journal in which ids were unique without an agent; what it gives to others is named as it was."""
     handlers: Handlers = attrs.field(factory=Handlers)
     face: object = None
-    """The user's end, handed to handlers and tools; None while the session is unloaded, or if it has none."""
+    """The user's end, handed to handlers and tools; None while the session is unloaded, or if it has none.
+
+    Of a session that has ended here a weak reference, see `let_face_go`.
+    """
     host: SessionHost | None = None
     """The agent at work; None while the session is only looked at."""
     mail: SessionMail = attrs.field(factory=SessionMail)
@@ -190,7 +194,7 @@ class SessionContext:
     @property
     def state(self) -> Store:
         if self._state is None:
-            self._state = Store(reducers=self.reducers, write=self._write_state)
+            self._state = Store(reducers=self.reducers, write=_writer_for(self))
         return self._state
 
     @property
@@ -208,10 +212,6 @@ class SessionContext:
         if self._state is None or number not in self._state.known:
             return self.seen_state
         return self._state.replay(number)
-
-    def _write_state(self, record: StateRecord) -> None:
-        if self.log is not None:
-            self.log.change(record)
 
     def ledger(self) -> ApprovalLedger:
         if self.approvals is None:
@@ -380,6 +380,15 @@ class SessionContext:
         if self.children is not None:
             self.children.drop(child)
 
+    def let_face_go(self) -> None:
+        """Hold the user's end no longer, once the session has ended here with all below it.
+
+        The two would hold each other until the garbage collector runs.
+        """
+        has_ended = self.closed and self.due_index is None and not (self.mail.pending or self.mail.pins)
+        if has_ended and not self.children and not isinstance(self.face, weakref.ref | None):
+            self.face = weakref.ref(self.face)
+
     @property
     def may_ask(self) -> bool:
         """True if an approval is open here, or may be in sessions below."""
@@ -408,6 +417,18 @@ class SessionContext:
         mail.forget_idle()
         if self.has_moved:
             raise self.refusal
+
+
+def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
+    """Return what notes the changes of a session's state, and does not hold the session as the session holds it."""
+    known = weakref.ref(context)
+
+    def write(record: StateRecord) -> None:
+        found = known()
+        if found is not None and found.log is not None:
+            found.log.change(record)
+
+    return write
 
 
 def host_of(context: SessionContext) -> SessionHost:

@@ -153,6 +153,7 @@ class Leaving:
         context = self.runner.sessions.find_any(log.session_id)
         if context is None or context.log is not log:
             return
+        self.runner.sessions.reload_any(log.session_id)  # what was unloaded leaves as the others do
         while context.parent is not None:
             context = context.parent
         for each in context.family():
@@ -163,17 +164,28 @@ class Leaving:
         if self.runner.sessions.remove(context):
             if context.parent is not None:
                 context.parent.remove_child(context)
+                context.parent.let_face_go()
             if (ended := self._ends.pop(context.id, None)) is not None:
                 ended.set()
-            if self.on_left is not None:
-                self._tell(self.on_left, context)
+            is_told = self.on_left is not None and self._tell(self.on_left, context)
+            if not is_told:
+                context.let_face_go()
 
-    def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> None:
-        """Have the handlers of programs told, and no others: `Agent.on_session` has attached those where the session is."""
+    def _tell(self, tell: Callable[[SessionContext], Awaitable[object]], context: SessionContext) -> bool:
+        """Have the handlers of programs told, and no others: `Agent.on_session` has attached those where the session is.
+
+        Returns False where there are none.
+        """
         outside = context.handlers.outside()
-        if outside is not None:
-            context.handlers = outside
-            self.runner.start_soon(tell, context)
+        if outside is None:
+            return False
+        context.handlers = outside
+
+        async def tell_all() -> None:
+            await tell(context)
+            context.let_face_go()
+
+        return bool(self.runner.start_soon(tell_all))
 
     # --- who waits ---------------------------------------------------------------------------
 

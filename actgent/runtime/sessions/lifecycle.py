@@ -285,8 +285,10 @@ class SessionLifecycle:
         if self.events.watched:
             self.events.publish(SessionEnded(agent=self.name, session_id=context.id))
         around = [*reversed((context.children or {}).values())]
+        context.let_face_go()
         if context.parent is not None:
             context.parent.remove_child(context)
+            context.parent.let_face_go()
             if context.parent.mail.is_transient:  # it may have stayed for this one's result alone
                 around.insert(0, context.parent)
         return around

@@ -12,12 +12,18 @@ from actgent.runtime.sessions import table as session_table
 
 
 @pytest.fixture
-async def agent(monkeypatch):
-    """An agent on a journal that keeps three idle sessions in memory; answers tell how much the model was shown."""
+async def runtime(monkeypatch):
+    """A runtime with a journal that keeps three idle sessions of each agent in memory."""
     monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 3)
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def agent(runtime):
+    """An agent there; its answers tell how much the model was shown."""
     llm = ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0)
-    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        yield await runtime.start(BareAgent("a", llm=llm))
+    return await runtime.start(BareAgent("a", llm=llm))
 
 
 async def say(agent, session_id, text):
@@ -191,3 +197,78 @@ async def test_what_was_to_go_with_the_next_step_is_not_slept_through(monkeypatc
         del session
         session = await agent.open_session("s")
         assert session.schedules == ()
+
+
+async def idle(agent, _, number):
+    """A session that leaves memory as it is not the latest."""
+    session = await agent.create_session("ada", "hello", session_id=f"s{number}")
+    await session.wait_idle()
+    return weakref.ref(session._context)
+
+
+async def with_state(agent, _, number):
+    """The same, of which something is known."""
+    session = await agent.create_session("ada", "hello", session_id=f"s{number}")
+    session.state.dispatch(("count", number))
+    await session.wait_idle()
+    return weakref.ref(session._context)
+
+
+async def closed(agent, _, number):
+    """One that was closed."""
+    session = await agent.create_session("ada", "hello", session_id=f"s{number}")
+    await session.wait_idle()
+    await session.aclose()
+    return weakref.ref(session._context)
+
+
+async def transient(agent, *_):
+    """One for one question."""
+    ghosts = []
+    agent.on_session(lambda session: ghosts.append(weakref.ref(session._context)))
+    await agent.run("hello")
+    return ghosts[0]
+
+
+async def closed_tree(agent, _, number):
+    """A session that was closed with the one below it."""
+    session = await agent.create_session("ada", "hello", session_id=f"s{number}")
+    child = await agent.create_session("ada", "hello", parent=session)
+    await child.wait_idle()
+    await session.wait_idle()
+    await session.aclose()
+    assert child.parent is session
+    return weakref.ref(child._context)
+
+
+async def moved(agent, runtime, number):
+    """One with which another process goes on."""
+    session = await agent.create_session("ada", "hello", session_id=f"s{number}")
+    await session.wait_idle()
+    await runtime.evict(lambda session_id: session_id == session.id)
+    return weakref.ref(session._context)
+
+
+@pytest.mark.parametrize("make", [idle, with_state, closed, transient, closed_tree, moved])
+async def test_what_has_left_memory_is_freed_at_once(agent, runtime, make):
+    """No cycle keeps a session that nobody holds until the collector comes, which is seldom where much lives."""
+    gc.disable()
+    try:
+        ghosts = [await make(agent, runtime, number) for number in range(8)]
+        await trio.testing.wait_all_tasks_blocked()
+        assert sum(ghost() is not None for ghost in ghosts) <= session_table.MAX_LOADED_IDLE
+    finally:
+        gc.enable()
+
+
+async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
+    """Also where nobody holds that one: another user's end is made of it, and stays the same while it is held."""
+    parent = await agent.create_session("ada", session_id="above")
+    child = await agent.create_session("ada", parent=parent)
+    await parent.aclose()
+    assert child.parent is parent
+    del parent
+    gc.collect()
+    above = child.parent
+    assert (above.id, above.status, child.parent is above) == ("above", "closed", True)
+    assert child.deps is None
