@@ -158,6 +158,7 @@ class Requests:
     def close(self) -> None:
         """The partition is not served any more: what runs ends here, and the broker gives it to another node."""
         self._waiting, self._is_held = [], False
+        self._dropped.clear()  # what they are about goes to another node, too
         for work in self._running.values():
             work.scope.cancel()
 
@@ -168,10 +169,11 @@ class Requests:
     # --- one request ---------------------------------------------------------------------
 
     def _begin(self, work: _Work) -> None:
-        if work.place in self._dropped and work.asked.verb == "GET":
+        if work.place in self._dropped:
             del self._dropped[work.place]
-            work.delivery.acknowledge()
-            return
+            if work.asked.verb == "GET":
+                work.delivery.acknowledge()
+                return
         if (line := work.line) and self._lines[line] >= MOST:
             self._start(self._refuse, work, _BUSY)
             return

@@ -219,8 +219,12 @@ async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
             )
             await trio.testing.wait_all_tasks_blocked()
             assert delivery.became == ["acknowledged"]
+        assert not requests._dropped
+        requests.drop(("gone", "of a request that has ended"))
+        requests.close()
     assert answered == ["POST"]
     assert len(requests) == 0
+    assert not requests._dropped
 
 
 @pytest.mark.parametrize("path", ["/events", "/sessions/s/events"])

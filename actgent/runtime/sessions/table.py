@@ -10,6 +10,8 @@ from actgent.sessions.following import LiveText
 
 MAX_LOADED_IDLE = 1000
 """Idle sessions that stay in memory if a journal can restore them; more are unloaded."""
+PURGED_FROM = 100
+"""Sessions that others wait for, of which it is not looked yet whether those are still there."""
 
 
 class SessionTable(Mapping[str, SessionContext]):
@@ -169,6 +171,8 @@ class Trees:
     def __init__(self) -> None:
         self._tables: dict[str, SessionTable] = {}
         self._parentless: dict[SessionKey, WeakSet[SessionContext]] = {}
+        """By the keys of those that they belong to, sessions that wait for them; some have left memory meanwhile."""
+        self._purged_at = PURGED_FROM
 
     def add(self, table: SessionTable) -> None:
         """Enter the sessions of an agent that has started."""
@@ -186,6 +190,9 @@ class Trees:
 
     def wait_for_parent(self, parent: SessionKey, child: SessionContext) -> None:
         """A session came back before the one that it belongs to."""
+        if len(self._parentless) >= self._purged_at:
+            self._parentless = {key: waiting for key, waiting in self._parentless.items() if waiting}
+            self._purged_at = max(PURGED_FROM, 2 * len(self._parentless))
         self._parentless.setdefault(parent, WeakSet()).add(child)
 
     def attach_children(self, parent: SessionContext) -> None:

@@ -272,3 +272,15 @@ async def test_a_session_knows_the_one_above_it_when_both_have_ended(agent):
     above = child.parent
     assert (above.id, above.status, child.parent is above) == ("above", "closed", True)
     assert child.deps is None
+
+
+async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_end(agent, runtime):
+    """Those that came back alone, and left again, leave nothing that is kept for the one that they belong to."""
+    for number in range(2 * session_table.PURGED_FROM):
+        parent = await agent.create_session("ada", session_id=f"s{number}")
+        child = await agent.create_session("ada", session_id=f"s{number}/child", parent=parent)
+        await runtime.evict(lambda _: True)
+        await agent.open_session(child.id)
+        del parent, child
+        await runtime.evict(lambda _: True)
+    assert len(runtime.agents.trees._parentless) <= session_table.PURGED_FROM
