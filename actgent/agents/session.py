@@ -117,6 +117,10 @@ class Session(Generic[DataT_co]):
         self._made_deps: Any = None
         """The deps that its agent's function returned for it."""
 
+    def __actgent_let_go__(self) -> object:
+        """See `SessionContext.let_face_go`."""
+        return _LetGo(weakref.ref(self), self._services)
+
     def __repr__(self) -> str:
         context = self._context
         return (
@@ -752,7 +756,7 @@ class Session(Generic[DataT_co]):
     @property
     def parent(self) -> "Session | None":
         parent = self._context.parent
-        return None if parent is None else face_again(parent, self._services)
+        return None if parent is None else face_of(parent)
 
     @property
     def children(self) -> "tuple[Session, ...]":
@@ -856,8 +860,7 @@ class Session(Generic[DataT_co]):
         for found in (of_run, self.own_deps, self._made_deps, self._services.deps):
             if found is not None:
                 return found
-        above = None if held.parent is None else held_face(held.parent)
-        return None if above is None else above.deps
+        return None if held.parent is None else face_of(held.parent).deps
 
     def take_made_deps(self, deps: Any) -> None:
         """Use what the agent's function returned, where nothing else was given."""
@@ -871,32 +874,27 @@ class Session(Generic[DataT_co]):
 # --- the user's end and the agent's ------------------------------------------------------
 
 
+@attrs.frozen(eq=False)
+class _LetGo:
+    """The user's end of a session that has ended: as long as somebody holds it, and then another one."""
+
+    held: "weakref.ref[Session]"
+    services: SessionServices
+
+    def again(self, context: SessionContext) -> Session:
+        face = self.held()
+        if face is None:
+            face = Session(context, self.services)
+            context.face = face.__actgent_let_go__()
+        return face
+
+
 def face_of(context: SessionContext) -> Session:
-    """The user's end of a loaded session."""
+    """The user's end of a session that is loaded, or has ended."""
+    if isinstance(context.face, _LetGo):
+        return context.face.again(context)
     assert isinstance(context.face, Session)  # noqa: S101 - assembly makes no other
     return context.face
-
-
-def held_face(context: SessionContext) -> Session | None:
-    """The user's end of a session that is loaded, or has ended; None of one that has ended if nobody holds it any more."""
-    face = context.face() if isinstance(context.face, weakref.ref) else context.face
-    return face if isinstance(face, Session) else None
-
-
-def face_again(context: SessionContext, services: SessionServices) -> Session:
-    """The user's end of a session, also of one that has ended: another one if nobody holds that which it had.
-
-    Raises:
-        NotRunning: it has ended, and so has its agent.
-    """
-    if not isinstance(context.face, weakref.ref):
-        return face_of(context)
-    if (face := held_face(context)) is None:
-        opener = services.delegation.agents.opener(context.agent)
-        context.face = opener.make_face(context, None)
-        face = face_of(context)
-        context.let_face_go()
-    return face
 
 
 def held_by(session: object) -> SessionContext:

@@ -117,7 +117,7 @@ class SessionContext:
     face: object = None
     """The user's end, handed to handlers and tools; None while the session is unloaded, or if it has none.
 
-    Of a session that has ended here a weak reference, see `let_face_go`.
+    Of a session that has ended here something that does not hold it, see `let_face_go`.
     """
     host: SessionHost | None = None
     """The agent at work; None while the session is only looked at."""
@@ -386,8 +386,9 @@ class SessionContext:
         The two would hold each other until the garbage collector runs.
         """
         has_ended = self.closed and self.due_index is None and not (self.mail.pending or self.mail.pins)
-        if has_ended and not self.children and not isinstance(self.face, weakref.ref | None):
-            self.face = weakref.ref(self.face)
+        let_go = getattr(self.face, "__actgent_let_go__", None)
+        if has_ended and not self.children and let_go is not None:
+            self.face = let_go()
 
     @property
     def may_ask(self) -> bool:
