@@ -1010,7 +1010,12 @@ class Agent(Generic[DataT_co, DepsT]):
             on_session=self._on_session,
             deps=self._deps,
             database=self.database,
+            is_told=self._is_told,
         )
+
+    def _is_told(self, context: SessionContext) -> bool:
+        """Return True for a session with which the functions of `on_session` are called."""
+        return True
 
     def _build_core(self, runtime: Runtime) -> AgentCore:
         return build_core(

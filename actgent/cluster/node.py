@@ -122,6 +122,7 @@ class Node:
             waiting=sum(map(len, self._requests.values())),
             fenced=self.journal.fenced,
             connections=self.link.connections,
+            resumed=sum(each.running.lifecycle.resumed for each in self._runtime.agents.openers),
             **self.figures.counted(),
         )
 
@@ -387,7 +388,7 @@ class Node:
     async def _take_up(self, taken: frozenset[int]) -> None:
         while True:
             try:
-                self.figures.resumed += await self._runtime.take_up(
+                await self._runtime.take_up(
                     lambda session_id: self.journal.partition_of(session_id) in taken, choose=self._choose
                 )
             except JournalError as error:

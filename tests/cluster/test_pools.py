@@ -279,7 +279,9 @@ async def test_a_stop_that_is_lost_is_said_again():
     """Until the other pool has confirmed it; who stopped its turn does not wait for that."""
     calls, never = [], trio.Event()
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
-        editor = delegating("editor", [PoolAgent("writer", pool=writers.pool).as_tool()])
+        writer = PoolAgent("writer", pool=writers.pool)
+        editor, told = delegating("editor", [writer.as_tool()]), []
+        writer.on_session(told.append)
         async with node(editors, editor) as runtime:
             session = await editor.create_session("ada")
             await session.chat("a poem")
@@ -287,18 +289,21 @@ async def test_a_stop_that_is_lost_is_said_again():
             make_faulty(runtime, writers.pool, losses=3)
             await session.interrupt()
             await closed(there)
+            assert len(told) == 1  # the task: what stops it is no conversation
 
 
 async def test_a_stop_of_which_nobody_heard_is_said_by_the_next_node():
     """It stands in the journal: the node that begins with it ends before the other pool has heard, and another one goes on."""
     calls, never = [], trio.Event()
 
-    def asking():
+    def asking(told):
         writer = PoolAgent("writer", pool=writers.pool, grace=0.1)
+        writer.on_session(lambda session: told.append(session.id))
         return delegating("editor", [writer.as_tool()])
 
     async with open_pools() as (editors, writers), writers.node(writing(calls=calls, wait=never)) as there:
-        editor = asking()
+        ids = []
+        editor = asking(ids)
         async with node(editors, editor) as runtime:
             session = await editor.create_session("ada", session_id="s")
             await session.chat("a poem")
@@ -308,12 +313,13 @@ async def test_a_stop_of_which_nobody_heard_is_said_by_the_next_node():
             await session.wait_idle()
         (task,) = await there.sessions(agent="writer")
         assert task.state != "closed"
-        async with node(editors, asking()) as runtime:
+        async with node(editors, asking(ids)) as runtime:
             await closed(there)
             asked = f"writer@{writers.pool}"
             while len(await runtime.sessions(agent=asked)) > 1:  # noqa: ASYNC110 - what told it leaves the journal
                 await trio.sleep(0.02)
     assert calls == ["a poem"]
+    assert len(set(ids)) == 1
 
 
 async def test_a_deadline_goes_over_to_the_other_pool():

@@ -100,6 +100,7 @@ def build_opener(
     on_session: Sequence[OnSession],
     deps: AgentDeps,
     database: Database | None,
+    is_told: Callable[[SessionContext], bool],
 ) -> SessionOpener:
     """Build what opens the sessions of an actor, and connect what is below it with what is above."""
     intake = Intake(actor.lifecycle, actor.propagation, actor.core.guards)
@@ -117,6 +118,7 @@ def build_opener(
         on_session,
         deps.missing_to_resume,
         runtime.elsewhere,
+        is_told,
     )
     actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     if runtime.elsewhere is not None:

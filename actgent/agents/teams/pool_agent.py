@@ -124,6 +124,9 @@ class PoolAgent(Agent[Any, Any]):
         )
         return core
 
+    def _is_told(self, context: SessionContext) -> bool:
+        return STOPPED not in context.seen_state  # it is no task, but only has one stopped
+
     def _watch(self, session: Session) -> None:
         """Have a task stopped whose asker does not want its answer any more."""
         session.on_exception(self._give_up)

@@ -38,7 +38,6 @@ class NodeFigures:
     """Partitions that were taken over, by reason."""
     takeover_seconds: float = 0.0
     evicted: int = 0
-    resumed: int = 0
     lost: int = 0
     busy: int = 0
     accepted: int = 0

@@ -66,6 +66,8 @@ class SessionLifecycle:
         self.openers: dict[str, trio.lowlevel.Task] = {}
         """Calls the handlers of a session that comes back, before what waits in it goes on."""
         self.leaving = Leaving(runner, journal, timers, drains)
+        self.resumed = 0
+        """Sessions that the journal brought back in the middle of something, but for people who are waited for."""
         self._turn_lifecycle = runner.turn_lifecycle
         self._timers = timers
         self._keeper = (
@@ -179,7 +181,9 @@ class SessionLifecycle:
         if messages:
             self.sessions.mark_active(context)
         waiting, checkpoint, approvals = list(messages), context.checkpoint, context.approvals
-        if checkpoint is not None and approvals is not None and approvals.is_suspended:
+        is_suspended = checkpoint is not None and approvals is not None and approvals.is_suspended
+        self.resumed += bool(messages) and not is_suspended
+        if checkpoint is not None and is_suspended:
             context.mail.pending += len(checkpoint.joined)
             self.runner.restore(context, waiting.pop(0))
         elif checkpoint is not None:

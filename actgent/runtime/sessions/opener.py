@@ -90,6 +90,8 @@ class SessionOpener:
     """Tells why a session from the journal cannot go on."""
     elsewhere: Elsewhere | None = None
     """The way to sessions of other processes; None where there are none."""
+    is_told: Callable[[SessionContext], bool] = lambda _: True
+    """Tells whether `on_session` is called with a session; it is not with those that are nobody's conversation."""
     _opening: dict[str, _Opening] = attrs.field(factory=dict)
     """By id those that are just made again, or made under an id that was given."""
 
@@ -247,7 +249,7 @@ class SessionOpener:
 
     async def call_on_session(self, context: SessionContext) -> None:
         """Call the functions of `Agent.on_session` that are there, in their order."""
-        if not self.on_session:
+        if not (self.on_session and self.is_told(context)):
             return
         with self.running.lifecycle.leaving.cut(context.id):
             for fn in tuple(self.on_session):

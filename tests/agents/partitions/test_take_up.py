@@ -86,6 +86,39 @@ async def test_a_living_session_is_left_as_it_is(open_node, id_in):
         assert [message.text for message in session.history] == ["slow", "ok"]
 
 
+async def test_what_goes_on_is_counted_whoever_opens_it(open_node, id_in, until):
+    """By a request that comes before it is taken up, too; not what was done, or waits for people."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async def answer(chat):
+        said = chat.messages[-1].parts[0].text
+        if said == "slow":
+            await trio.sleep_forever()
+        return ToolCall("pay", {}) if said == "pay" else "ok"
+
+    ids = [id_in(0, nth=nth) for nth in range(4)]
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        agents = [BareAgent("clerk", llm=ScriptedLLM(each), tools=[pay]) for each in (answer, lambda _: "ok")]
+        agent, other = await one.start(agents[0]), await two.start(agents[1])
+        sessions = [
+            await agent.create_session("ada", text, session_id=each)
+            for text, each in zip(["slow", "slow", "pay", "done"], ids, strict=True)
+        ]
+        await until(lambda: [each.status for each in sessions[2:]] == ["suspended", "idle"])
+        while len(await one.journal.unfinished("clerk")) > 2:  # noqa: ASYNC110 - until the ends of those are written
+            await trio.sleep(0.01)
+        await two.journal.take([0])
+        await one.evict(of(one, 0))
+        for each in (ids[0], ids[2], ids[3]):
+            await other.open_session(each)
+        assert await two.take_up() == 1
+        assert other._opener.running.lifecycle.resumed == 2
+
+
 async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
     """Who chooses gets all that is unfinished, oldest first; what it does not return stays as it is."""
     chosen, opened = [], []
