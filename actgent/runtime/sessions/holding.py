@@ -22,7 +22,7 @@ def is_held(context: SessionContext) -> bool:
 def _count_own(handlers: Handlers, face: object) -> int:
     """Count the references to the user's end of a session in what its handlers close over."""
     seen, found = set[int](), 0
-    level = [each.handler for kind in get_args(HandlerKind) for each in handlers.of(kind)]
+    level: list[object] = [each.handler for kind in get_args(HandlerKind) for each in handlers.of(kind)]
     while level:
         following: list[object] = []
         for each in level:
