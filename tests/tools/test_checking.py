@@ -2,8 +2,10 @@
 
 import gc
 import json
+import random
 import time
 import tracemalloc
+from pathlib import Path
 
 import jsonschema_rs
 import pytest
@@ -47,6 +49,7 @@ def by_answer(schema, value):
 def bounded(work):
     """What a function returns, if it takes no second and no 50 MB; its ConfigurationError as text."""
     gc.disable()  # it would look at all that the tests before have left, which nobody asks about here
+    before = resident_peak(reset=True)
     tracemalloc.start()
     begin = time.process_time()
     try:
@@ -59,6 +62,17 @@ def bounded(work):
         gc.enable()
         assert seconds < 1
         assert peak < 50_000_000
+        assert resident_peak() - before < 100_000_000  # what the library takes is not Python's
+
+
+def resident_peak(*, reset=False):
+    """The most memory that this process has had, in bytes; `reset` begins anew with what it has now."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    peak = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return 1024 * int(peak.split()[1])
 
 
 @pytest.mark.parametrize("told_by", [by_tool, by_answer])
@@ -179,6 +193,213 @@ def test_a_schema_too_deep_is_refused(word, depth):
     ):
         with pytest.raises(ConfigurationError, match="deeper than 200"):
             make()
+
+
+OWN = ["anyOf", "oneOf", "allOf", "not", "if", "then", "else", "dependentSchemas", "$ref", "$dynamicRef"]
+BELOW = [
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+    "contains",
+    "propertyNames",
+]
+MARKS = ["unevaluatedProperties", "unevaluatedItems"]
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS = ("dependentSchemas", "properties", "patternProperties")
+
+
+def leading(some, words, breadth, target):
+    """A schema with some words, each of which leads to `target` by so many ways."""
+
+    def reference(name):
+        return {"$ref": target} | ({"title": str(name)} if some.random() < 0.7 else {})
+
+    schema = {}
+    for word in words:
+        if word in LISTS:
+            schema[word] = [reference(name) for name in range(breadth)]
+        elif word in MAPS:
+            schema[word] = {name: reference(name) for name in "abc"[:breadth]}
+        elif word.startswith("$"):
+            schema[word] = target
+        else:
+            schema[word] = False if word in MARKS and some.random() < 0.4 else reference(word)
+    return schema
+
+
+def hostile(some):
+    """A small schema whose definitions lead to each other by some of all the words there are, and back in some."""
+    depth, breadth, is_circular = (
+        some.choice([3, 6, 9, 12, 15, 25, 60]),
+        some.randint(1, 4),
+        some.random() < 0.4,
+    )
+    words = some.sample(OWN + BELOW + MARKS + MARKS, some.randint(1, 3))
+    defs = {f"d{depth}": some.choice([{"type": "string"}, {"required": ["z"]}, {"maxItems": 1}])}
+    for level in range(depth):
+        back = is_circular and some.random() < 0.3
+        target = f"#/$defs/d{some.randrange(depth) if back else level + 1}"
+        defs[f"d{level}"] = leading(some, words, breadth, target)
+    schema = {"type": "object", "$defs": defs}
+    at = some.choice(["properties", "additionalProperties", "$ref"])
+    first = {"$ref": "#/$defs/d0"}
+    return schema | (first if at == "$ref" else {at: {"a": first} if at == "properties" else first})
+
+
+def hostile_values(some):
+    """Deep and wide ones."""
+    deep = wide = 1
+    for _ in range(some.choice([3, 10, 40, 90])):
+        deep = {"a": deep} if some.random() < 0.8 else [deep]
+    for _ in range(some.choice([2, 5, 7])):
+        wide = {"a": wide, "b": wide, "c": [wide]}
+    return [{}, {"a": deep}, {"a": wide}, {"a": ["x"] * 2_000}, {f"k{n}": {"a": n} for n in range(3_000)}]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_schemas_from_strangers(seed):
+    """Whatever words lead from one definition to the next: a value is told of, or the schema is refused, at once."""
+    some = random.Random(seed)
+    schema = hostile(some)
+    for value in hostile_values(some):
+        reason = bounded(lambda value=value: by_tool(schema, value))
+        assert reason is None or len(reason) < 3_000
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize(
+    ("word", "breadth"), [("anyOf", 3), ("allOf", 4), ("oneOf", 2), ("$ref", 1), ("dependentSchemas", 3)]
+)
+@pytest.mark.parametrize("depth", [5, 10, 12, 60])
+def test_marks_of_what_was_looked_at(mark, word, breadth, depth):
+    """The library builds them for each way that leads to a definition, when it compiles a schema."""
+    defs = {f"d{depth}": {"type": "object"}}
+    for level in range(depth):
+        target = f"#/$defs/d{level + 1}"
+        defs[f"d{level}"] = leading(random.Random(0), [word], breadth, target) | {mark: False}
+    schema = {"type": "object", "$defs": defs, "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    reason = bounded(lambda: by_tool(schema, {"a": {"b": 1}}))
+    assert depth > 5 or not (reason or "").startswith("refused") or breadth > 2
+
+
+def other_names(spelling, depth=20):
+    """Branches in branches whose references are written as few do."""
+    names = {
+        "percent": lambda n: ({}, f"#/%24defs/%64{n}"),
+        "id": lambda n: ({"$id": f"d{n}"}, f"http://x.example/d{n}"),
+        "anchor": lambda n: ({"$anchor": f"d{n}"}, f"#d{n}"),
+        "inner": lambda n: ({}, f"#/$defs/d{n}"),
+        "draft-04": lambda n: ({"id": f"d{n}"}, f"d{n}"),
+    }[spelling]
+    defs = {f"d{depth}": names(depth)[0] | {"type": "string"}}
+    for level in range(depth):
+        branches = [{"allOf": [{"$ref": names(level + 1)[1]}], "title": str(n)} for n in range(3)]
+        defs[f"d{level}"] = names(level)[0] | {"anyOf": branches}
+    if spelling == "inner":
+        return {"properties": {"a": {"$id": "http://x.example/y", "$defs": defs, "$ref": "#/$defs/d0"}}}
+    draft = {"$schema": "http://json-schema.org/draft-04/schema#"} if spelling == "draft-04" else {}
+    named = {"id" if draft else "$id": "http://x.example/z"}
+    return draft | named | {"$defs": defs, "properties": {"a": {"$ref": names(0)[1]}}}
+
+
+@pytest.mark.parametrize(
+    ("told_by", "spelling"),
+    [
+        *(
+            (told_by, each)
+            for told_by in (by_tool, by_answer)
+            for each in ("percent", "id", "anchor", "inner")
+        ),
+        (by_tool, "draft-04"),  # which has words that make a form a template
+    ],
+)
+def test_references_are_followed_in_each_spelling(told_by, spelling):
+    """A branch that is reached by a name of its own counts as any other does."""
+    small = bounded(lambda: told_by({"type": "object"} | other_names(spelling, 2), {"a": 1}))
+    assert "/a: " in small
+    assert "branches in branches" in bounded(
+        lambda: told_by({"type": "object"} | other_names(spelling), {"a": 1})
+    )
+
+
+WORDS = [f"word number {n}" for n in range(20_000)]
+
+
+@pytest.mark.parametrize("told_by", [by_tool, by_answer])
+@pytest.mark.parametrize(
+    ("each", "value"),
+    [
+        ({"enum": WORDS}, "z"),
+        ({"not": {"enum": WORDS}}, WORDS[0]),
+        ({"oneOf": [{"enum": WORDS}, {"enum": WORDS[1:]}]}, "z"),
+        ({"const": "x" * 100_000}, "z"),
+        ({"dependentRequired": {"a": WORDS[:3_000]}}, {"a": 1}),
+        ({"not": {"properties": {"a": {"const": WORDS}}}}, {"b": 1}),
+        ({"allOf": [{"enum": WORDS}] * 2}, "z"),
+    ],
+)
+def test_long_lists_of_words_are_not_copied_into_each_error(told_by, each, value):
+    """An error holds all of the word that it is of: 300 of 20,000 words were half a gigabyte."""
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": each}}}
+    assert "/a/0: " in bounded(lambda: told_by(schema, {"a": [value] * 300}))
+
+
+@pytest.mark.parametrize("told_by", [by_tool, by_answer])
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (
+            {"properties": {f"a{n}": {"pattern": f"(x{{1,900}}y){{1,{n + 50}}}"} for n in range(100)}},
+            {"a1": "x" * 100},
+        ),
+        (
+            {"patternProperties": {f"^(a*)*\\1b{n}$": {} for n in range(100)}},
+            {"a" * 40 + f"!{n}": 1 for n in range(100)},
+        ),
+        (
+            {"patternProperties": {f"^(a*)*\\1b{n}$": True for n in range(100)}},
+            {"a" * 40 + f"!{n}": 1 for n in range(100)},
+        ),
+        ({"additionalProperties": {"items": {"pattern": "^(?=(a*)*\\1b)"}}}, {"a": ["a" * 40 + "!"] * 5_000}),
+        (
+            {"properties": {f"a{n}": {"pattern": "^(a*)*\\1b"} for n in range(300)}},
+            {f"a{n}": "a" * 40 for n in range(300)},
+        ),
+    ],
+)
+def test_patterns_together_take_no_time(told_by, schema, value):
+    """Neither a hundred that are large, nor those that go back a million times in each of many texts."""
+    reason = bounded(lambda: told_by({"type": "object"} | schema, value))
+    assert reason is None or len(reason) < 2_500
+
+
+@pytest.mark.parametrize("told_by", [by_tool, by_answer])
+def test_patterns_that_look_around_are_matched_in_many_texts(told_by):
+    """What takes few steps back has them, however many texts there are."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"items": {"pattern": "^(?=.*[0-9])(?!.*(.)\\1\\1)[a-z0-9]{4,}$"}}},
+    }
+    good = [f"w{n}x{n + 1}" for n in range(10, 100)]
+    assert bounded(lambda: told_by(schema, {"a": good})) is None
+    assert "/a/90: " in bounded(lambda: told_by(schema, {"a": [*good, "words"]}))
+
+
+@pytest.mark.parametrize("told_by", [by_tool, by_answer])
+def test_much_is_checked_against_an_ordinary_schema(told_by):
+    """The work that a long table makes is as long as the table, and so is no reason to refuse it."""
+    row = {
+        "type": "object",
+        "properties": {name: {"type": ["integer", "null"]} for name in "abcde"},
+        "required": list("abcde"),
+    }
+    table = {"a": [dict.fromkeys("abcde", n) for n in range(40_000)]}
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": row}}}
+    assert schema_check(schema)(table) is None
+    table["a"][-1]["e"] = "x"
+    assert "/a/39999/e: " in told_by(schema, table)
 
 
 SCHEMAS = st.recursive(

@@ -15,23 +15,34 @@ import jsonschema_rs
 
 from actgent.errors import ConfigurationError
 
-from .work import MAX_HEIGHT, SchemaWork, work_of
+from .patterns import (
+    LEAST_STEPS,
+    MAX_STEPS,
+    MAX_TEXT_STEPS,
+    is_backtracking,
+    pattern_options,
+    patterns_of,
+    steps_for,
+)
+from .work import MAX_HEIGHT, MAX_WORK, SchemaWork, TooMuchWork, build_work, work_of
 
 MAX_LEVELS = 200
 """Of nesting of a schema itself."""
-MAX_WORK = 3_000_000
-"""Schemas that may be tried for one value, 50 ms."""
-_PLAIN_WORK = 1_000
-_MAX_COUNTED = 500_000
-"""Schemas times members whose work is counted before a check, 0.3 s."""
+_PLAIN_WORK = 4
+"""Schemas that may be tried for each member of a value, however many there are."""
+_MAX_BUILT = 20_000
+"""Marks that the library may build for one schema, 0.1 s: it takes four times as long for twice as many."""
 _MAX_ERRORS = 5_000
 """That may be built at once, at 30 µs each."""
+_MAX_ERROR_CHARACTERS = 2_000_000
+"""Of the schema that may be copied into errors: each has the whole of the `enum` or the `not` that it is of."""
 _SEARCHED_CHARACTERS = 4_000
 _SHOWN_ERRORS = 5
 _SHOWN_CHARACTERS = 300
 _TOO_MUCH = "it is too large and too deep to be checked against this schema: pass less"
 _BRANCHES = ("anyOf", "oneOf")
 _DATA = ("const", "enum", "default", "examples")
+_QUOTED = ("const", "enum", "not", "required", "dependentRequired", "dependencies")
 
 
 def _refuse(uri: str) -> Never:
@@ -48,38 +59,61 @@ def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
     if is_deep(schema):
         raise ConfigurationError(f"the JSON Schema of {owner} is nested deeper than {MAX_LEVELS} levels")
     try:
-        plain, validator = _compiled(schema)
+        return _checked(schema)
     except jsonschema_rs.ValidationError as error:
         message = error.message[:_SHOWN_CHARACTERS]
         raise ConfigurationError(f"the JSON Schema of {owner} is not usable: {message}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error}") from None
-    work = work_of(plain)
-    if work.at(1) > MAX_WORK:
+    except TooMuchWork:
         raise ConfigurationError(
             f"the JSON Schema of {owner} has branches in branches, too many to be tried: give it fewer"
-        )
-    return CheckedSchema(plain, validator, work)
+        ) from None
 
 
-def _compiled(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], jsonschema_rs.Validator]:
-    plain = _without_repeated(schema)
+def _checked(schema: Mapping[str, Any]) -> "CheckedSchema":
     try:
-        return plain, jsonschema_rs.validator_for(plain, retriever=_refuse)
+        return _counted(_without_repeated(schema))
     except (
         jsonschema_rs.ValidationError,
         ValueError,
     ):  # wrong, or with a reference into a branch that is gone
-        return schema, jsonschema_rs.validator_for(dict(schema), retriever=_refuse)
+        return _counted(dict(schema))
+
+
+def _counted(schema: dict[str, Any]) -> "CheckedSchema":
+    """Compile a schema, after the work that this takes and that it makes is counted."""
+    work = work_of(schema)
+    if work.at(1) > MAX_WORK:
+        raise TooMuchWork
+    patterns = patterns_of(schema)
+    checked = CheckedSchema(schema, work, len(patterns), any(map(is_backtracking, patterns)))
+    checked.compiled(MAX_TEXT_STEPS)
+    return checked
 
 
 @attrs.frozen(eq=False, slots=False)
 class CheckedSchema:
     """A compiled schema; made once, safe to share."""
 
-    _schema: Mapping[str, Any] = attrs.field(repr=False)
-    _validator: jsonschema_rs.Validator = attrs.field(repr=False)
+    _schema: dict[str, Any] = attrs.field(repr=False)
     _work: SchemaWork = attrs.field(repr=False)
+    _patterns: int
+    _is_backtracking: bool
+    """Whether some of its patterns are not run in linear time."""
+    _compiled: dict[int, jsonschema_rs.Validator] = attrs.field(factory=dict, repr=False)
+    """By the steps that a pattern may take back."""
+
+    def compiled(self, steps: int) -> jsonschema_rs.Validator:
+        """The validator whose patterns take back at most so many steps for a text."""
+        if steps not in self._compiled:
+            if build_work(self._schema) > _MAX_BUILT:
+                raise TooMuchWork
+            options = pattern_options(self._patterns, steps)
+            self._compiled[steps] = jsonschema_rs.validator_for(
+                self._schema, retriever=_refuse, pattern_options=options
+            )
+        return self._compiled[steps]
 
     def reason(self, value: Any, *, root: str = "") -> str | None:
         """Explain to the model why a value is wrong, None if it is not; `root` is the path of the value itself.
@@ -87,42 +121,75 @@ class CheckedSchema:
         Raises:
             ValueError: it is no JSON.
         """
-        if self._is_steep and self._is_too_much(value):
+        steps = MAX_TEXT_STEPS if self._is_cheap else self._steps_for(value)
+        if steps is None:
             return _TOO_MUCH
-        if self._validator.is_valid(value):
+        if self.compiled(steps).is_valid(value):
             return None
-        errors = self._errors(value)
+        errors = self._errors(value, steps)
         more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
         worded = "; ".join([_worded(error, root) for error in errors[:_SHOWN_ERRORS]])
         return f"{worded}{more}" or "it does not fit the schema"
 
     @cached_property
-    def _is_steep(self) -> bool:
-        """Return True if the work grows with the value's depth far beyond what there is in the schema."""
-        return self._work.at(MAX_HEIGHT) > max(50 * self._work.size, _PLAIN_WORK)
-
-    def _is_too_much(self, value: Any) -> bool:
-        return _size(value) * self._work.size > _MAX_COUNTED or self._work.of(value) > MAX_WORK
-
-    def _errors(self, value: Any) -> Sequence[jsonschema_rs.ValidationError]:
-        text = json.dumps(value)
-        most = self._work.at(MAX_HEIGHT) * (text.count(",") + 1)
-        if len(text) <= _SEARCHED_CHARACTERS and most <= _MAX_ERRORS:
-            return list(self._validator.iter_errors(value))
-        try:
-            if self._brief is not None:
-                self._brief.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            return [error]
-        return []
+    def _is_cheap(self) -> bool:
+        """Return True if no value makes much work: those of most tools."""
+        most = MAX_STEPS // MAX_TEXT_STEPS if self._is_backtracking else MAX_WORK
+        return self._work.is_closed and self._work.at(MAX_HEIGHT) <= most
 
     @cached_property
-    def _brief(self) -> jsonschema_rs.Validator | None:
-        """The same schema, whose branches only say that they do not fit; None if it refers into one of them."""
+    def _uncounted(self) -> int:
+        """How many members a value may have so that its work need not be counted."""
+        return 0 if self._is_backtracking else MAX_WORK // self._work.at(MAX_HEIGHT)
+
+    def _steps_for(self, value: Any) -> int | None:
+        """How many steps a pattern may take back, None if the value makes too much work."""
+        size = _size(value)
+        if size <= self._uncounted:
+            return MAX_TEXT_STEPS
+        if not self._is_backtracking:
+            most = max(MAX_WORK, _PLAIN_WORK * size)
+            return MAX_TEXT_STEPS if self._work.of(value, most) <= most else None
+        tries = self._work.of(value, MAX_STEPS // LEAST_STEPS)
+        return steps_for(tries) if tries <= MAX_STEPS // LEAST_STEPS else None
+
+    def _errors(self, value: Any, steps: int) -> Sequence[jsonschema_rs.ValidationError]:
+        text = json.dumps(value)
+        most = self._work.at(MAX_HEIGHT) * (text.count(",") + 1)
+        is_short = len(text) <= _SEARCHED_CHARACTERS and most * self._longest <= _MAX_ERROR_CHARACTERS
+        if is_short and most <= _MAX_ERRORS and not self._work.is_circular:
+            return list(self.compiled(steps).iter_errors(value))
+        first = self._brief_error(value, steps)
+        return [] if first is None else [first]
+
+    def _brief_error(self, value: Any, steps: int) -> jsonschema_rs.ValidationError | None:
         try:
-            return jsonschema_rs.validator_for(_briefly(self._schema), retriever=_refuse)
-        except (jsonschema_rs.ValidationError, ValueError):
+            brief = self._brief.compiled(steps)
+        except (jsonschema_rs.ValidationError, ValueError, TooMuchWork):  # it refers into one of its branches
             return None
+        try:
+            brief.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return error
+        return None
+
+    @cached_property
+    def _brief(self) -> "CheckedSchema":
+        """The same schema, whose branches only say that they do not fit; not compiled yet."""
+        return CheckedSchema(_briefly(self._schema), self._work, self._patterns, self._is_backtracking)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Characters of the longest part of the schema that an error quotes."""
+        longest = 1
+        stack: list[Any] = [self._schema]
+        while stack:
+            each = stack.pop()
+            if isinstance(each, dict):
+                quoted = [json.dumps(each[key], default=str) for key in _QUOTED if key in each]
+                longest = max(longest, *map(len, quoted), 1)
+            stack += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
+        return longest
 
 
 def _worded(error: jsonschema_rs.ValidationError, root: str) -> str:
@@ -192,14 +259,10 @@ def _briefly(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(value: Any) -> int:
-    """Members of a value, however deep."""
-    count, level = 0, [value]
-    while level:
-        count += len(level)
-        level = [
-            item
-            for each in level
-            if isinstance(each, dict | list)
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
+    """A value and its members, however deep."""
+    count, later = 1, [value] if type(value) in (dict, list) else []
+    for each in later:
+        count += len(each)
+        members = each.values() if type(each) is dict else each
+        later += [item for item in members if type(item) is dict or type(item) is list]
     return count

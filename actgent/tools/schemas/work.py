@@ -1,41 +1,60 @@
 """How much work a JSON Schema makes: a validator tries each branch again for every way that leads to it.
 
-A `$ref` to a definition with three branches, each a `$ref` to the next one, is a kilobyte that takes hours. So the branches are
-counted before anything is checked: those of a value's own place (`anyOf`, `$ref` ...), and those of its members for each
-level of the value.
+A `$ref` to a definition with three branches, each a `$ref` to the next one, is a kilobyte that takes hours. So the ways are
+counted before anything is compiled or checked: those inside of a value's own place (`anyOf`, `$ref` ...), from each schema that a
+value can begin at, and those that lead from there to its members.
+
+Two more things are counted as if they were schemas. `unevaluatedProperties` marks what the branches beside it have looked at, and
+tries them again for that. And the library builds these marks for each way anew, when it compiles (`build_work`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 import attrs
 
+from .references import SchemaReferences
+
 _IN_PLACE = frozenset(("not", "if", "then", "else"))
 _IN_PLACE_LISTS = frozenset(("anyOf", "oneOf", "allOf"))
 _IN_PLACE_MAPS = frozenset(("dependentSchemas", "dependencies"))
-_BELOW = frozenset(
-    (
-        "items",
-        "additionalItems",
-        "contains",
-        "additionalProperties",
-        "propertyNames",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    )
-)
-_BELOW_LISTS = frozenset(("prefixItems", "items"))
-_BELOW_MAPS = frozenset(("properties", "patternProperties"))
-_REFS = ("$ref", "$dynamicRef", "$recursiveRef")
+_MARKING = ("unevaluatedItems", "unevaluatedProperties")
+_OBJECTS = frozenset(("additionalProperties", "propertyNames", "unevaluatedProperties"))
+_ARRAYS = frozenset(("items", "additionalItems", "contains", "unevaluatedItems"))
+_ARRAY_LISTS = frozenset(("prefixItems", "items"))
+MAX_WORK = 2_000_000
+"""Schemas that may be tried for one value, 0.5 s."""
 _MOST = 10**12
+_MAX_WALKED = 20_000
+"""Steps along ways that come back to where they were, 20 ms."""
+_MAX_LINKS = 300_000
+"""That are looked at for all of a schema, 0.2 s."""
+_MAX_PLACES = 300_000
+"""Places of a value that are looked at, 0.3 s."""
 MAX_HEIGHT = 100
+_ANY: Mapping[str, Any] = {}
+
+
+class TooMuchWork(Exception):
+    """There are more ways than can be counted."""
+
+
+class Kind(Enum):
+    """What is done with a schema."""
+
+    TRIED = "tried"
+    MARKED = "marked"
+    BUILT = "built"
+    BUILT_MARKS = "built marks"
 
 
 @attrs.frozen
 class Inner:
     """A schema right inside of another one."""
 
-    schema: Any
+    schema: Mapping[str, Any]
     key: str
     """The word under which it stands."""
     name: str = ""
@@ -49,16 +68,186 @@ class Inner:
 
 def _inner(schema: Mapping[str, Any]) -> Iterator[Inner]:
     for key, value in schema.items():
-        if (key in _IN_PLACE or key in _BELOW) and isinstance(value, Mapping):
+        if isinstance(value, Mapping) and key in _IN_PLACE | _OBJECTS | _ARRAYS:
             yield Inner(value, key)
-        elif (key in _IN_PLACE_LISTS or key in _BELOW_LISTS) and isinstance(value, list | tuple):
+        elif isinstance(value, list | tuple) and key in _IN_PLACE_LISTS | _ARRAY_LISTS:
             yield from (Inner(each, key) for each in value if isinstance(each, Mapping))
-        elif (key in _IN_PLACE_MAPS or key in _BELOW_MAPS) and isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and key in (*_IN_PLACE_MAPS, "properties"):
             yield from (Inner(each, key, name) for name, each in value.items() if isinstance(each, Mapping))
+        elif isinstance(value, Mapping) and key == "patternProperties":
+            # Also what is only True has its pattern tried for each name.
+            yield from (Inner(each if isinstance(each, Mapping) else _ANY, key) for each in value.values())
 
 
-Edge = tuple[str, str, int]
-"""From a schema to one of its members': word, name and number."""
+def _weight(schema: Mapping[str, Any]) -> int:
+    """What a schema checks by itself."""
+    required, dependent = schema.get("required"), schema.get("dependentRequired", schema.get("dependencies"))
+    lists = [required, *(dependent.values() if isinstance(dependent, Mapping) else ())]
+    named = schema.get("properties")
+    return (
+        1
+        + sum(len(each) for each in lists if isinstance(each, list | tuple))
+        + (len(named) // 4 if isinstance(named, Mapping) else 0)
+    )
+
+
+Node = tuple[Kind, int]
+"""Something done with the schema of a number."""
+
+
+@attrs.define(eq=False)
+class _Graph:
+    """The schemas of a document, and what leads to what."""
+
+    _references: SchemaReferences
+    _numbers: dict[int, int] = attrs.field(factory=dict)
+    schemas: list[Mapping[str, Any]] = attrs.field(factory=list)
+    _own: dict[Node, Sequence[Node]] = attrs.field(factory=dict)
+    _links: int = 0
+
+    def number(self, schema: Mapping[str, Any]) -> int:
+        number = self._numbers.setdefault(id(schema), len(self.schemas))
+        if number == len(self.schemas):
+            self.schemas.append(schema)
+        return number
+
+    def own(self, node: Node) -> Sequence[Node]:
+        """What is done along with it, for the same value."""
+        if node not in self._own:
+            self._own[node] = list(_DONE_ALONG[node[0]](self, self.schemas[node[1]]))
+        self._links += len(self._own[node]) + 1
+        if self._links > _MAX_LINKS:
+            raise TooMuchWork
+        return self._own[node]
+
+    def tried(self, schema: Mapping[str, Any]) -> Iterator[Node]:
+        yield from ((Kind.TRIED, self.number(each.schema)) for each in _inner(schema) if each.is_own)
+        yield from ((Kind.TRIED, self.number(each)) for each in self.targets(schema))
+        yield from [(Kind.MARKED, self.number(schema))] * _marks(schema)
+
+    def marked(self, schema: Mapping[str, Any]) -> Iterator[Node]:
+        for number in (self.number(each.schema) for each in _inner(schema) if each.is_own):
+            yield from ((Kind.TRIED, number), (Kind.MARKED, number))
+        yield from ((Kind.MARKED, self.number(each)) for each in self.targets(schema))
+
+    def built(self, schema: Mapping[str, Any]) -> Iterator[Node]:
+        yield from ((Kind.BUILT, self.number(each.schema)) for each in _inner(schema))
+        yield from [(Kind.BUILT_MARKS, self.number(schema))] * _marks(schema)
+
+    def built_marks(self, schema: Mapping[str, Any]) -> Iterator[Node]:
+        for each in _inner(schema):
+            if each.key != "properties":
+                yield Kind.BUILT, self.number(each.schema)
+            if each.is_own:
+                yield Kind.BUILT_MARKS, self.number(each.schema)
+        yield from ((Kind.BUILT_MARKS, self.number(each)) for each in self.targets(schema))
+
+    def targets(self, schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Where its references lead; one to itself says nothing."""
+        return (each for each in self._references.of(schema) if each is not schema)
+
+    def below(self, node: Node) -> Iterator[Inner]:
+        """The schemas for members of the value."""
+        inside = (each for each in _inner(self.schemas[node[1]]) if not each.is_own)
+        return inside if node[0] is Kind.TRIED else (each for each in inside if each.key in _MARKING)
+
+
+_DONE_ALONG: dict[Kind, Callable[[_Graph, Mapping[str, Any]], Iterator[Node]]] = {
+    Kind.TRIED: _Graph.tried,
+    Kind.MARKED: _Graph.marked,
+    Kind.BUILT: _Graph.built,
+    Kind.BUILT_MARKS: _Graph.built_marks,
+}
+
+
+def _marks(schema: Mapping[str, Any]) -> int:
+    return sum(key in schema for key in _MARKING)
+
+
+# --- ways --------------------------------------------------------------------------------------
+
+
+def _ways(start: Node, own: Callable[[Node], Sequence[Node]]) -> Mapping[Node, int]:
+    """How many ways lead from a node to each of those that are done along with it."""
+    order = _order(start, own)
+    if order is None:
+        return _walked(start, own)
+    ways: defaultdict[Node, int] = defaultdict(int, {start: 1})
+    for node in reversed(order):
+        for inner in own(node):
+            ways[inner] = min(ways[inner] + ways[node], _MOST)
+    return ways
+
+
+def _order(start: Node, own: Callable[[Node], Sequence[Node]]) -> list[Node] | None:
+    """All nodes that can be reached, each behind those that it leads to; None if one leads back to itself."""
+    order: list[Node] = []
+    is_over: dict[Node, bool] = {}
+    stack = [(start, False)]
+    while stack:
+        node, is_left = stack.pop()
+        if is_left:
+            is_over[node] = True
+            order.append(node)
+        elif node not in is_over:
+            is_over[node] = False
+            stack.append((node, True))
+            stack += [(inner, False) for inner in own(node)]
+        elif not is_over[node]:
+            return None
+    return order
+
+
+def _walked(start: Node, own: Callable[[Node], Sequence[Node]]) -> Mapping[Node, int]:
+    """The same where nodes lead back to themselves: each way ends at what it has passed, but for marks, which end nowhere."""
+    ways: Counter[Node] = Counter({start: 1})
+    path = {start: iter(own(start))}
+    for _ in range(_MAX_WALKED):
+        if not path:
+            return ways
+        last = next(reversed(path))
+        inner = next(path[last], None)
+        if inner is None:
+            del path[last]
+        elif inner[0] not in (Kind.TRIED, Kind.BUILT):
+            raise TooMuchWork
+        elif inner not in path:
+            ways[inner] += 1
+            path[inner] = iter(own(inner))
+    raise TooMuchWork
+
+
+# --- checking ----------------------------------------------------------------------------------
+
+Handed = Mapping[int, int]
+"""Schemas that are tried for a value, each with the number of ways that lead to it."""
+
+
+@attrs.define(eq=False)
+class _Entry:
+    """A schema that a value, or a member of one, can begin at, with all that is done along with it."""
+
+    weight: int = 0
+    named: defaultdict[str, Counter[int]] = attrs.field(factory=lambda: defaultdict(Counter))
+    """By the name of a member: where it begins."""
+    objects: Counter[int] = attrs.field(factory=Counter)
+    """Where each member of an object begins."""
+    arrays: Counter[int] = attrs.field(factory=Counter)
+    """Where each item of an array begins."""
+
+    def add(self, inner: Inner, number: int, ways: int) -> None:
+        """Note a schema for members."""
+        if inner.key == "properties":
+            self.named[inner.name][number] += ways
+        elif inner.key in _OBJECTS or inner.key == "patternProperties":
+            self.objects[number] += ways
+        else:
+            self.arrays[number] += ways
+
+    @property
+    def below(self) -> Iterator[Counter[int]]:
+        """All that members begin at."""
+        return iter((*self.named.values(), self.objects, self.arrays))
 
 
 @attrs.define(eq=False)
@@ -66,154 +255,121 @@ class SchemaWork:
     """The work of one schema: an upper bound of the schemas that are tried, and of the errors that are found."""
 
     _root: int
-    """The place of the whole schema among them."""
-    _weights: Sequence[int]
-    """Of each schema: what it checks by itself."""
-    _own: Sequence[Sequence[int]]
-    """For each schema those of the same place, all of which stand before it."""
-    _below: Sequence[Sequence[Edge]]
-    _rows: list[list[int]] = attrs.field(factory=list)
+    _entries: Mapping[int, _Entry]
+    is_circular: bool
+    """Whether a schema in it leads back to itself for one and the same value."""
+    _rows: list[dict[int, int]] = attrs.field(factory=list)
 
     @property
-    def size(self) -> int:
-        """Different schemas in it."""
-        return len(self._own)
+    def is_closed(self) -> bool:
+        """Return True if no value makes more work than one of as many members as the schema names."""
+        return not any(entry.objects or entry.arrays for entry in self._entries.values())
 
     def at(self, height: int) -> int:
-        """For any value of so many levels, each as wide as what the schema names."""
-        height = min(height, MAX_HEIGHT)
+        """For any value of so many levels, each with one member for each schema that the schema has for them."""
         while len(self._rows) <= height:
-            lower = self._rows[-1] if self._rows else [0] * self.size
-            row = self._row([sum([lower[each] for _, _, each in below]) for below in self._below])
+            lower = self._rows[-1] if self._rows else {}
+            row = {number: self._upon(entry, lower) for number, entry in self._entries.items()}
             self._rows.append(row)
-            if row == lower:
+            if row == lower or row[self._root] == _MOST:
                 self._rows += [row] * (MAX_HEIGHT + 1 - len(self._rows))
         return self._rows[height][self._root]
 
-    def of(self, value: Any) -> int:
-        """For this value."""
-        order = _members_first(value)
-        rows: dict[int, list[int]] = {}
-        for each in order:
-            rows[id(each)] = self._row([_below_of(each, below, rows) for below in self._below])
-        return rows[id(value)][self._root]
+    def _upon(self, entry: _Entry, lower: Mapping[int, int]) -> int:
+        if not lower:
+            return min(entry.weight, _MOST)
+        members = (ways * lower[number] for below in entry.below for number, ways in below.items())
+        return min(entry.weight + sum(members), _MOST)
 
-    def _row(self, below: Sequence[int]) -> list[int]:
-        row: list[int] = []
-        for weight, own, members in zip(self._weights, self._own, below, strict=True):
-            row.append(min(weight + sum([row[each] for each in own]) + members, _MOST))
-        return row
+    def of(self, value: Any, most: int) -> int:
+        """For this value; what is more than `most` is not told apart."""
+        total = places = 0
+        stack: list[tuple[Any, Handed]] = [(value, {self._root: 1})]
+        while stack and total <= most:
+            each, handed = stack.pop()
+            total += self._tried(handed)
+            places += len(handed)
+            if isinstance(each, list):
+                items = self._sum(handed, lambda entry: entry.arrays)
+                deeper = [(item, items) for item in each if isinstance(item, dict | list)] if items else []
+                total += (len(each) - len(deeper)) * self._tried(items)
+                stack += deeper
+            elif isinstance(each, dict):
+                stack += self._members(each, handed)
+            if places > _MAX_PLACES:
+                return most + 1
+        return total
+
+    def _tried(self, handed: Handed) -> int:
+        return sum([self._entries[number].weight * ways for number, ways in handed.items()])
+
+    def _sum(self, handed: Handed, below: Callable[[_Entry], Counter[int]]) -> dict[int, int]:
+        summed: dict[int, int] = {}
+        for number, ways in handed.items():
+            for inner, more in below(self._entries[number]).items():
+                summed[inner] = summed.get(inner, 0) + ways * more
+        return summed
+
+    def _members(self, value: Mapping[str, Any], handed: Handed) -> Iterator[tuple[Any, Handed]]:
+        every = self._sum(handed, lambda entry: entry.objects)
+        named = {name for number in handed for name in self._entries[number].named if name in value}
+        for name in named:
+            own = self._sum(handed, lambda entry, name=name: entry.named.get(name, _NOTHING))  # type: ignore[misc]
+            for number, ways in every.items():
+                own[number] = own.get(number, 0) + ways
+            yield value[name], own
+        if every:
+            yield from ((member, every) for name, member in value.items() if name not in named)
 
 
-def _members_first(value: Any) -> list[Any]:
-    order, stack = [], [value]
-    while stack:
-        order.append(each := stack.pop())
-        stack += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-    return order[::-1]
-
-
-def _below_of(value: Any, edges: Sequence[Edge], rows: Mapping[int, Sequence[int]]) -> int:
-    """The work for the members of a value."""
-    if isinstance(value, dict):
-        named = [
-            rows[id(value[name])][place]
-            for key, name, place in edges
-            if key == "properties" and name in value
-        ]
-        every = [
-            place
-            for key, _, place in edges
-            if key != "properties" and "tems" not in key and key != "contains"
-        ]
-        return sum(named) + sum([rows[id(member)][place] for member in value.values() for place in every])
-    if isinstance(value, list):
-        every = [place for key, _, place in edges if "tems" in key or key == "contains"]
-        return sum([rows[id(member)][place] for member in value for place in every])
-    return 0
+_NOTHING: Counter[int] = Counter()
 
 
 def work_of(schema: Mapping[str, Any]) -> SchemaWork:
-    """The work of a schema whose references are all inside of it."""
-    targets = _targets(schema)
-    order = _ordered(schema, targets)
-    number = {id(each): place for place, each in enumerate(order)}
-    own: list[list[int]] = []
-    below: list[list[Edge]] = []
-    for place, each in enumerate(order):
-        inside = _places(each, targets)
-        # What leads back to the same place says nothing, and is not followed.
-        own.append([n for one in inside if one.is_own and (n := number[id(one.schema)]) < place])
-        below.append([(one.key, one.name, number[id(one.schema)]) for one in inside if not one.is_own])
-    return SchemaWork(number[id(schema)], [_weight(each) for each in order], own, below)
+    """The work of checking a value.
 
-
-def _weight(schema: Mapping[str, Any]) -> int:
-    required = schema.get("required")
-    return 1 + (len(required) if isinstance(required, list | tuple) else 0)
-
-
-def _places(schema: Mapping[str, Any], targets: Mapping[str, Any]) -> list[Inner]:
-    places = list(_inner(schema))
-    if any(key.startswith("unevaluated") for key in schema):
-        places += [place for place in places if place.is_own]  # which are tried once more
-    found = [targets.get(schema[key]) for key in _REFS if isinstance(schema.get(key), str)]
-    return [*places, *(Inner(each, "allOf") for each in found if each is not None)]
-
-
-def _ordered(schema: Any, targets: Mapping[str, Any]) -> list[Any]:
-    """All schemas that can be reached, those of the same place before the one that has them."""
-    order: list[Any] = []
-    seen: set[int] = set()
-    later = [schema]
+    Raises:
+        TooMuchWork: it cannot be counted, or one of the schemas in it makes more than `MAX_WORK` for any value.
+    """
+    graph = _Graph(SchemaReferences(schema))
+    entries: dict[int, _Entry] = {}
+    later = [graph.number(schema)]
     while later:
-        root = later.pop(0)
-        stack = [] if id(root) in seen else [(root, False)]
-        while stack:
-            each, is_done = stack.pop()
-            if is_done:
-                order.append(each)
-            elif id(each) not in seen:
-                seen.add(id(each))
-                stack.append((each, True))
-                places = _places(each, targets)
-                stack += [(one.schema, False) for one in places if one.is_own]
-                later += [one.schema for one in places if not one.is_own]
-    return order
+        number = later.pop()
+        if number not in entries:
+            entries[number] = entry = _entry(graph, number)
+            if entry.weight > MAX_WORK:
+                raise TooMuchWork
+            later += {inner for below in entry.below for inner in below}
+    is_circular = any(_order((Kind.TRIED, number), graph.own) is None for number in entries)
+    return SchemaWork(0, entries, is_circular)
 
 
-def _targets(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Map references of a schema to itself to their targets: pointers (RFC 6901), anchors and ids."""
-    targets: dict[str, Any] = {}
-    wanted: set[str] = set()
-    stack: list[Any] = [schema]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, Mapping):
-            stack += each.values()
-            wanted.update(each[key] for key in _REFS if isinstance(each.get(key), str))
-            anchors = (each.get(key) for key in ("$anchor", "$dynamicAnchor"))
-            targets.update({f"#{anchor}": each for anchor in anchors if isinstance(anchor, str)})
-            if isinstance(each.get("$id"), str):
-                targets[each["$id"]] = each
-        elif isinstance(each, list | tuple):
-            stack += each
-    bases = {"": schema, **{name: each for name, each in targets.items() if not name.startswith("#")}}
-    for reference in wanted - targets.keys():
-        base, _, pointer = reference.partition("#")
-        found = _pointed(bases.get(base, schema), pointer)
-        if found is not None:
-            targets[reference] = found
-    return targets
+def _entry(graph: _Graph, number: int) -> _Entry:
+    entry = _Entry()
+    for node, ways in _ways((Kind.TRIED, number), graph.own).items():
+        entry.weight = min(entry.weight + ways * _weight(graph.schemas[node[1]]), _MOST)
+        for inner in graph.below(node):
+            entry.add(inner, graph.number(inner.schema), ways)
+    return entry
 
 
-def _pointed(value: Any, pointer: str) -> Any:
-    for step in pointer.split("/")[1:]:
-        name = step.replace("%25", "%").replace("~1", "/").replace("~0", "~")
-        if isinstance(value, Mapping):
-            value = value.get(name)
-        elif isinstance(value, list | tuple) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return None
-    return value if isinstance(value, Mapping) else None
+# --- building ----------------------------------------------------------------------------------
+
+
+def build_work(schema: Mapping[str, Any]) -> int:
+    """Count what the library builds beyond the schemas themselves, when it compiles one.
+
+    Raises:
+        TooMuchWork: it cannot be counted.
+    """
+    graph = _Graph(SchemaReferences(schema))
+    later, total = [graph.number(schema)], 0
+    is_built = {0}
+    while later:
+        for (kind, number), ways in _ways((Kind.BUILT, later.pop()), graph.own).items():
+            total += ways if kind is Kind.BUILT_MARKS else ways - 1
+            targets = {graph.number(target) for target in graph.targets(graph.schemas[number])}
+            later += targets - is_built
+            is_built |= targets
+    return total
