@@ -14,9 +14,9 @@ reads answers in one place. The SDKs' typed requests and stream classes are left
 
 import abc
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import attrs
 import httpx2
@@ -50,8 +50,9 @@ from .prices import check_price, cost_of, reported_cost, window_of
 from .sdk import Sdk
 from .secrets import Secrets, checked_headers
 from .sse import EventDecoder, EventTooLarge
-from .wire import Body, check_decoded, to_json
+from .wire import Body, check_decoded, to_json, with_words
 
+T = TypeVar("T")
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0
 """Seconds that closing a connection may take when the call is over anyway."""
@@ -339,7 +340,7 @@ class Remote(LLM):
         if failure is not None:
             raise failure
         await call.show(self._take(decoder, None, fold, response), attempt)
-        if (body := fold.body()) is None:
+        if (body := self._understood(fold.body, response)) is None:
             raise broken("the stream ended before the answer did", self.name, response.headers)
         return body
 
@@ -347,21 +348,19 @@ class Remote(LLM):
         self, decoder: EventDecoder, chunk: bytes | None, fold: Fold, response: httpx2.Response
     ) -> list[str]:
         """The pieces of text in what has come; None is the stream's end."""
-        texts = []
-        try:
-            for data in decoder.close() if chunk is None else decoder.feed(chunk):
-                if not data.strip() or data.startswith(b"[DONE]"):
-                    continue  # A sign of life, or OpenAI's last line, which says nothing that counts.
-                event = self._parse(data, response)
-                self._check_error(event, response, begun=fold.begun)
-                fold.begun = True
-                if text := fold.feed(event):
-                    texts.append(text)
-        except EventTooLarge as error:
-            raise broken(str(error), self.name, response.headers) from None
-        except _MISSHAPEN as error:
-            raise self._misshapen(error, response) from error
-        return texts
+        return self._understood(lambda: list(self._texts(decoder, chunk, fold, response)), response)
+
+    def _texts(
+        self, decoder: EventDecoder, chunk: bytes | None, fold: Fold, response: httpx2.Response
+    ) -> Iterator[str]:
+        for data in decoder.close() if chunk is None else decoder.feed(chunk):
+            if not data.strip() or data.startswith(b"[DONE]"):
+                continue  # A sign of life, or OpenAI's last line, which says nothing that counts.
+            event = self._parse(data, response)
+            self._check_error(event, response, begun=fold.begun)
+            fold.begun = True
+            if text := fold.feed(event):
+                yield text
 
     def _parse(self, data: bytes, response: httpx2.Response) -> Body:
         try:
@@ -383,11 +382,20 @@ class Remote(LLM):
 
     def _decode(self, body: Body, call: "_Call", response: httpx2.Response) -> Answer:
         self._check_error(body, response)
+        return self._understood(lambda: with_words(self.decode(body, call.names)), response)
+
+    def _understood(self, read: Callable[[], T], response: httpx2.Response) -> T:
+        """Return what reading a body gives.
+
+        Raises:
+            BrokenAnswer: the body is not what the API promises.
+        """
         try:
-            answer = self.decode(body, call.names)
+            return read()
         except _MISSHAPEN as error:
-            raise self._misshapen(error, response) from error
-        return answer
+            failure = self._misshapen(error, response)
+        # Raised out here so that the foreign exception, whose text may quote the key, is not its context.
+        raise failure
 
     # --- failures ----------------------------------------------------------------------------
 
@@ -405,6 +413,8 @@ class Remote(LLM):
         raise error
 
     def _misshapen(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
+        if isinstance(error, EventTooLarge):
+            return broken(str(error), self.name, response.headers)
         what = self._secrets.blotted(str(error) if type(error) is ValueError else repr(error))
         return broken(f"the answer is not what the API promises: {what}", self.name, response.headers)
 
@@ -533,6 +543,7 @@ class _Call:
 
 _MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading a body raises that has a list where an object should be, and the like."""
+
 
 # --- small things -----------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from actgent.errors import ParseError
-from actgent.messages import Media, Part, ToolCall, ToolResult
+from actgent.llm.base import Answer
+from actgent.messages import Media, Part, Text, Thinking, ToolCall, ToolResult
 from actgent.support.strict_json import loads, unique
 
 _DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
@@ -101,6 +102,20 @@ def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
     if kept and isinstance(kept[-1], ToolCall) and not kept[-1].arguments:
         kept.pop()
     return tuple(kept)
+
+
+def with_words(answer: Answer) -> Answer:
+    """The answer, in which all that should be text is.
+
+    Raises:
+        TypeError: something is not.
+    """
+    said = [part.text for part in answer.parts if isinstance(part, Text | Thinking)]
+    called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
+    for word in (*said, *called, answer.model, answer.id or ""):
+        if not isinstance(word, str):
+            raise TypeError(f"{type(word).__name__} where a text should be")
+    return answer
 
 
 def is_strict(schema: object) -> bool:
