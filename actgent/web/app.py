@@ -33,12 +33,13 @@ OWNER_HEADER = "actgent-owner"
 MAX_TOKEN = 500
 MAX_SEGMENT = 2000
 """Characters of an id in a path: those of children are made from others, and long."""
-_ALWAYS = {
+ALWAYS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
+"""Headers of every answer."""
 _log = logger_of(__name__)
 
 
@@ -122,7 +123,7 @@ class Application:
         except Exception as error:  # the edge: whatever it is, the client gets a problem
             if answer.is_cut:
                 raise
-            problem = _told(error, answer.id)
+            problem = told_problem(error, answer.id)
             if answer.has_begun:
                 raise
             await problem_response(problem, answer.id)(scope, receive, answer)
@@ -155,16 +156,18 @@ class Application:
 
     async def call(self, endpoint: Endpoint, caller: Caller, request: HTTPRequest) -> Response:
         """Answer a request whose caller may ask."""
-        parent = valid_traceparent(request.headers.get("traceparent"))
-        if parent is not None:
-            traceparent.set(parent)
+        go_on_trace(request.headers)
+        search = request.scope["query_string"].decode("latin-1")
         call = HTTPCall(
             gateway=self.inside,
-            request=request,
             caller=caller,
+            headers=request.headers,
+            receive=request.receive,
+            address=request.scope["path"],
+            search=search,
             id=request.scope["actgent.answer"].id,
-            path={name: decoded(value) for name, value in request.path_params.items()},
-            query=read_query(endpoint, request.scope["query_string"].decode("latin-1")),
+            path=decoded_all(request.path_params),
+            query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
         )
         return (
@@ -201,7 +204,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.has_begun, self.status = True, message["status"]
             extra = {
-                **_ALWAYS,
+                **ALWAYS,
                 "x-request-id": self.id,
                 **({} if self.origin is None else _cors(self.origin)),
             }
@@ -224,8 +227,7 @@ class _Address:
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         endpoint = self.endpoints.get(scope["method"])
         if endpoint is None:
-            allowed = ", ".join(sorted(self.endpoints))
-            raise Problem("method-not-allowed", f"this address takes {allowed}", headers={"allow": allowed})
+            raise not_allowed(self.endpoints)
         application: Application = scope["actgent.application"]
         scope["actgent.answer"].route = f"{PREFIX}{endpoint.path}"
         request = HTTPRequest(scope, receive, send)
@@ -234,13 +236,28 @@ class _Address:
             await response(scope, receive, send)
             return
         caller = application.authenticate(request)
-        if not caller.allows(endpoint.scope):
-            raise Problem("forbidden", f"this takes the scope {endpoint.scope}, which the token has not")
+        check_scope(endpoint, caller)
         with application.meters.entered(caller.token.digest, now=trio.current_time()):
             response = await application.call(endpoint, caller, request)
             held = application.tokens.holding(caller.token, now=application.now())
             with held if endpoint.streams else nullcontext():
                 await response(scope, receive, send)
+
+
+def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
+    """The error for another verb than those of an address."""
+    allowed = ", ".join(sorted(endpoints))
+    return Problem("method-not-allowed", f"this address takes {allowed}", headers={"allow": allowed})
+
+
+def check_scope(endpoint: Endpoint, caller: Caller) -> None:
+    """Refuse who may not ask for what an endpoint does.
+
+    Raises:
+        Problem: the token has not the scope.
+    """
+    if endpoint.scope is not None and not caller.allows(endpoint.scope):
+        raise Problem("forbidden", f"this takes the scope {endpoint.scope}, which the token has not")
 
 
 NOBODY = Caller(
@@ -251,15 +268,25 @@ NOBODY = Caller(
 
 def router_of(endpoints: Iterable[Endpoint], pages: Sequence[Path] = ()) -> Router:
     """Return what finds the endpoints of a table by path and verb, and pages for people beside them."""
-    paths: dict[str, dict[str, Endpoint]] = {}
-    for endpoint in endpoints:
-        paths.setdefault(endpoint.path, {})[endpoint.verb] = endpoint
-    addresses = [Path(PREFIX + path, _Address(verbs)) for path, verbs in paths.items()]
+    addresses = [Path(PREFIX + path, _Address(verbs)) for path, verbs in by_path(endpoints).items()]
     return Router([*addresses, *pages], redirect_slashes=False, default=_nowhere)
 
 
+def by_path(endpoints: Iterable[Endpoint]) -> dict[str, dict[str, Endpoint]]:
+    """The endpoints of a table by path and verb."""
+    paths: dict[str, dict[str, Endpoint]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.verb] = endpoint
+    return paths
+
+
+def no_address() -> Problem:
+    """The error for a path of which there is nothing."""
+    return Problem("not-found", "there is no such address; GET /v1/openapi.json lists them")
+
+
 async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
-    raise Problem("not-found", "there is no such address; GET /v1/openapi.json lists them")
+    raise no_address()
 
 
 async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
@@ -290,7 +317,7 @@ def problem_response(problem: Problem, request_id: str) -> JSON:
     )
 
 
-def _told(error: Exception, request_id: str) -> Problem:
+def told_problem(error: Exception, request_id: str) -> Problem:
     """Return what an error is to a client; what is the server's own fault stands in the log."""
     problem = problem_of(error)
     if problem is None:
@@ -316,6 +343,18 @@ def _check_framing(scope: ASGIScope) -> None:
             "a message has one length: content-length or transfer-encoding",
             headers={"connection": "close"},
         )
+
+
+def decoded_all(segments: Mapping[str, str]) -> dict[str, str]:
+    """The variable segments of a path by their names; raises `Problem` as `decoded` does."""
+    return {name: decoded(value) for name, value in segments.items()}
+
+
+def go_on_trace(headers: Mapping[str, str]) -> None:
+    """Have what this task does belong to the trace of a request that names one."""
+    parent = valid_traceparent(headers.get("traceparent"))
+    if parent is not None:
+        traceparent.set(parent)
 
 
 def decoded(segment: str) -> str:

@@ -1,7 +1,7 @@
 """What an address of the gateway is: one row of its table, from which requests are checked and described."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -10,6 +10,7 @@ import orjson
 import trio
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import Response
+from starlette.types import Receive
 
 from actgent.agents.session import Session
 from actgent.errors import ParseError
@@ -67,8 +68,15 @@ class HTTPCall:
     """A request that has been checked, on its way to what answers it."""
 
     gateway: Inside
-    request: HTTPRequest
     caller: Caller
+    headers: Mapping[str, str]
+    """Of the request, by their names in lower case."""
+    receive: Receive
+    """Tells when the client has gone, behind the body."""
+    address: str
+    """The path as it was sent."""
+    search: str
+    """The query as it was sent."""
     id: str
     """Of the request, for logs and errors."""
     path: Mapping[str, str]
@@ -77,7 +85,7 @@ class HTTPCall:
 
     def header(self, name: str) -> str:
         """A header of the request; empty where it has none."""
-        return self.request.headers.get(name, "")
+        return self.headers.get(name, "")
 
     async def head(self) -> SessionSummary:
         """What is known of the session that the address names; see `Reach.head`."""
@@ -95,6 +103,14 @@ class JSON(Response):
 
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS, default=_plain)
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        self._given = headers
+
+    @cached_property
+    def raw_headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override]  # made for who sends them: HTTP alone
+        super().init_headers(self._given)
+        return self.raw_headers
 
 
 def _plain(value: object) -> Any:
@@ -120,9 +136,7 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
     if len(text) > MAX_QUERY:
         raise Problem("invalid", f"the query has more than {MAX_QUERY} bytes")
     try:
-        pairs = parse_qsl(
-            text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=32
-        )
+        pairs = _pairs_of(text)
     except (ValueError, UnicodeDecodeError):
         raise Problem("malformed-request", "the query cannot be read") from None
     found: dict[str, Any] = {}
@@ -138,6 +152,14 @@ def read_query(endpoint: Endpoint, text: str) -> dict[str, Any]:
             raise Problem("invalid", f"the query has {name} twice")
         found[name] = _value_of(name, value, endpoint.query[name])
     return found
+
+
+@lru_cache(maxsize=256)
+def _pairs_of(text: str) -> Sequence[tuple[str, str]]:
+    """The names and values of a query: that of most requests is `agent=`, or nothing."""
+    return parse_qsl(
+        text, keep_blank_values=True, strict_parsing=bool(text), errors="strict", max_num_fields=32
+    )
 
 
 def _value_of(name: str, text: str, schema: Schema) -> Any:
@@ -162,13 +184,29 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
     Raises:
         Problem: it is none, too large, too slow, or something else.
     """
-    _check_media(request)
-    if endpoint.body is None and request.method in ("GET", "DELETE", "HEAD"):
+    check_media(request.method, request.headers)
+    if has_no_body(endpoint, request.method):
         return {}
+    return to_body(endpoint, await _read_bytes(request, most_of(endpoint, limits), limits.body_seconds))
+
+
+def has_no_body(endpoint: Endpoint, verb: str) -> bool:
+    """Return True for a request whose body nobody looks at."""
+    return endpoint.body is None and verb in ("GET", "DELETE", "HEAD")
+
+
+def most_of(endpoint: Endpoint, limits: GatewayLimits) -> int:
+    """Bytes of the longest body that an endpoint takes."""
     most = limits.parts_bytes if endpoint.has_parts else limits.body_bytes
-    if endpoint.scope is None:
-        most = min(most, UNKNOWN_BYTES)
-    data = await _read_bytes(request, most, limits.body_seconds)
+    return min(most, UNKNOWN_BYTES) if endpoint.scope is None else most
+
+
+def to_body(endpoint: Endpoint, data: bytes) -> Mapping[str, Any]:
+    """The body that these bytes are, as its endpoint's schema has it.
+
+    Raises:
+        Problem: they are none.
+    """
     value = _decode(data) if data else {}
     if not isinstance(value, dict):
         raise Problem("invalid", "the body is a JSON object")
@@ -179,22 +217,26 @@ async def read_body(endpoint: Endpoint, request: HTTPRequest, limits: GatewayLim
     return value
 
 
-def _check_media(request: HTTPRequest) -> None:
-    """Refuse what a page of another site could send without being asked, and what cannot be read."""
-    if request.headers.get("content-encoding", "identity") != "identity":
+def check_media(verb: str, headers: Mapping[str, str]) -> None:
+    """Refuse what a page of another site could send without being asked, and what cannot be read.
+
+    Raises:
+        Problem: it is that.
+    """
+    if headers.get("content-encoding", "identity") != "identity":
         raise Problem("unsupported-media-type", "an encoded body is not taken: send it as it is")
-    kind, _, rest = request.headers.get("content-type", "").partition(";")
+    kind, _, rest = headers.get("content-type", "").partition(";")
     is_json = kind.strip().lower() == "application/json"
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
         raise Problem("unsupported-media-type", "JSON is sent as UTF-8")
-    if request.method in ("POST", "PUT", "PATCH") and not is_json:
+    if verb in ("POST", "PUT", "PATCH") and not is_json:
         raise Problem("unsupported-media-type", "send content-type: application/json, also without a body")
 
 
 async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
     length = request.headers.get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:16]) > most:
-        raise _too_large(most)
+        raise too_large(most)
     data = bytearray()
     with trio.move_on_after(seconds) as limit:
         while True:
@@ -203,7 +245,7 @@ async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
                 raise Problem("malformed-request", "the body ended too early")
             data += message.get("body", b"")
             if len(data) > most:
-                raise _too_large(most)
+                raise too_large(most)
             if not message.get("more_body", False):
                 break
     if limit.cancelled_caught:
@@ -213,7 +255,8 @@ async def _read_bytes(request: HTTPRequest, most: int, seconds: float) -> bytes:
     return bytes(data)
 
 
-def _too_large(most: int) -> Problem:
+def too_large(most: int) -> Problem:
+    """The error for a body of more bytes."""
     return Problem(
         "body-too-large", f"a body has at most {most} bytes here", headers={"connection": "close"}, limit=most
     )
@@ -221,8 +264,9 @@ def _too_large(most: int) -> Problem:
 
 def _decode(data: bytes) -> Any:
     try:
-        value = loads(data.decode("utf-8"))
-        check_depth(value, MAX_JSON_DEPTH)
+        value = loads(text := data.decode("utf-8"))
+        if text.count("[") + text.count("{") > MAX_JSON_DEPTH:
+            check_depth(value, MAX_JSON_DEPTH)
     except UnicodeDecodeError:
         raise Problem("malformed-request", "the body is not UTF-8") from None
     except ParseError as error:

@@ -142,7 +142,7 @@ async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | Non
         raise Problem("too-many-requests", "as many sessions are compared as may be at a time") from None
     try:
         with trio.move_on_after(limits.compare_seconds) as limit:
-            return await unless_gone(call.request.receive, work)
+            return await unless_gone(call.receive, work)
     finally:
         call.gateway.comparing.release_on_behalf_of(call)
     if limit.cancelled_caught:

@@ -139,7 +139,7 @@ class Relay:
 def _session_of(call: HTTPCall) -> str:
     if "id" not in call.path:
         return ""
-    is_approval = call.request.scope["path"].startswith("/v1/approvals/")
+    is_approval = call.address.startswith("/v1/approvals/")
     return session_of(call.path["id"]) if is_approval else call.path["id"]
 
 
@@ -179,8 +179,8 @@ class RelayedResponse(Response):
             self._sent["prefer"] = f"wait={self._wait:.0f}"
         return HTTPForm(
             verb=verb,
-            path=call.request.scope["path"].removeprefix("/v1"),
-            query=call.request.scope["query_string"].decode("latin-1"),
+            path=call.address.removeprefix("/v1"),
+            query=call.search,
             headers=self._sent,
             body=None if verb in ("GET", "DELETE") else orjson.dumps(self._body),
         )
@@ -278,9 +278,10 @@ class RelayedResponse(Response):
     def _asking(self, place: str, seconds: int) -> HTTPForm:
         """The request for what a message came to."""
         headers = {**self._sent, "prefer": f"wait={seconds}"}
-        query = self._call.request.scope["query_string"].decode("latin-1")
         path = place.removeprefix("/v1")
-        return HTTPForm(verb=_GET_MESSAGE.verb, path=path, query=query, headers=headers, body=None)
+        return HTTPForm(
+            verb=_GET_MESSAGE.verb, path=path, query=self._call.search, headers=headers, body=None
+        )
 
 
 @attrs.define

@@ -246,7 +246,11 @@ class StreamCounts:
     """Those that ended because their client read too slowly."""
 
 
-class StreamedEvents(Response):
+class Streamed(Response):
+    """An answer that is written piece by piece, and not known before."""
+
+
+class StreamedEvents(Streamed):
     """An answer of events, which `run` writes until the stream is over or the client has gone."""
 
     def __init__(self, run: Callable[[StreamWriter], Awaitable[None]], counts: StreamCounts) -> None:
@@ -277,7 +281,7 @@ class StreamedEvents(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-class StreamedFile(Response):
+class StreamedFile(Streamed):
     """An answer of a known size that `run` writes piece by piece, as fast as the client takes it."""
 
     media_type = "application/octet-stream"
