@@ -304,16 +304,20 @@ class Node:
                 declared = await _declare(channel, queue)
                 if declared == (0, 0):
                     await self._tokens.put(partition)
-                async with await channel.consume(queue.name) as consumer:
-                    async for delivery in consumer:
-                        if not scope.cancel_called:
-                            self._read(delivery, partial(self._take_in, partition))
-                            self._handed_over(partition)
+                take = partial(self._take_from, partition, scope)
+                async with await channel.consume(queue.name, take=take) as consumer:
+                    await consumer.wait_end()
             finally:
                 with suppress(*BROKEN):
                     channel.close()
         if not scope.cancel_called:
             connection.lose(f"the queue {queue.name} gives nothing more")
+
+    def _take_from(self, partition: int, scope: trio.CancelScope, delivery: Delivery) -> None:
+        """Take what the queue of a partition gives, unless it is left."""
+        if not scope.cancel_called:
+            self._read(delivery, partial(self._take_in, partition))
+            self._handed_over(partition)
 
     def _handed_over(self, partition: int) -> None:
         """The broker has given something of a partition: the first of it says that no other node has it."""

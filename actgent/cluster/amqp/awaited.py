@@ -15,25 +15,37 @@ MakeError = Callable[[], Exception]
 class Awaited(Generic[T]):
     """One answer. Who waits may be cancelled: the answer is nobody's then."""
 
-    _said: trio.Event = attrs.field(init=False, factory=trio.Event)
-    _values: list[T] = attrs.field(init=False, factory=list)
+    _is_said: bool = attrs.field(init=False, default=False)
+    _value: T = attrs.field(init=False)
     _error: MakeError | None = attrs.field(init=False, default=None)
+    _heard: trio.Event | None = attrs.field(init=False, default=None)
+    """There once somebody waits."""
 
     def fulfil(self, value: T) -> None:
         """Say what it is; only the first word counts."""
-        if not self._said.is_set():
-            self._values.append(value)
-            self._said.set()
+        if not self._is_said:
+            self._value = value
+            self._say()
 
     def fail(self, error: MakeError) -> None:
         """Say that it will not come."""
-        if not self._said.is_set():
+        if not self._is_said:
             self._error = error
-            self._said.set()
+            self._say()
+
+    def _say(self) -> None:
+        self._is_said = True
+        if self._heard is not None:
+            self._heard.set()
 
     async def wait(self) -> T:
         """Wait for it; raises its error."""
-        await self._said.wait()
+        if self._is_said:
+            await trio.lowlevel.checkpoint()
+        else:
+            if self._heard is None:
+                self._heard = trio.Event()
+            await self._heard.wait()
         if self._error is not None:
             raise self._error()
-        return self._values[0]
+        return self._value

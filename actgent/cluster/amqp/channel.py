@@ -14,9 +14,10 @@ from actgent.errors.printable import shown
 
 from .awaited import Awaited, MakeError
 from .consuming import Consumer, Delivery
-from .content import MAX_MESSAGE, Assembly, Content, cut
+from .content import MAX_MESSAGE, Assembly, Content
 from .failures import ChannelClosed, ConsumerCancelled, ProtocolError
 from .framing import AnyFrame
+from .frequent import Whole, encode_ack
 from .publishing import Confirms
 
 UNCONFIRMED = 1000
@@ -31,6 +32,17 @@ class Outlet(Protocol):
     frame_max: int
 
     def send(self, channel: int, *frames: AnyFrame) -> None: ...
+    def send_content(
+        self,
+        channel: int,
+        exchange: str,
+        key: str,
+        body: bytes,
+        properties: commands.Basic.Properties,
+        *,
+        mandatory: bool,
+    ) -> None: ...
+    def write(self, data: bytes) -> None: ...
     async def wait_writable(self) -> None: ...
     @property
     def is_writable(self) -> bool: ...
@@ -176,7 +188,8 @@ class Channel:
         confirms = self._confirms
         if confirms is None:
             raise UsageError("publish() is for channels that confirm: open_channel(confirms=True), or send()")
-        await self._outlet.wait_writable()
+        if not self._outlet.is_writable:
+            await self._outlet.wait_writable()
         while len(confirms.waiting) >= UNCONFIRMED and self._closed is None:
             if self._room.is_set():
                 self._room = trio.Event()
@@ -224,15 +237,22 @@ class Channel:
             raise UsageError(
                 f"a message of {len(body):,} bytes: at most {MAX_MESSAGE:,} go through the broker"
             )
-        method = commands.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory)
-        self._send(method, *cut(body, properties, self._outlet.frame_max))
+        self._check_open()
+        self._outlet.send_content(self.number, exchange, key, body, properties, mandatory=mandatory)
 
     # --- in --------------------------------------------------------------------------------
 
     async def consume(
-        self, queue: str, *, exclusive: bool = False, arguments: Arguments | None = None
+        self,
+        queue: str,
+        *,
+        exclusive: bool = False,
+        arguments: Arguments | None = None,
+        take: Callable[[Delivery], object] | None = None,
     ) -> Consumer:
         """Take what a queue delivers, at most the channel's `prefetch` of it unacknowledged; use it as a block.
+
+        With `take` that gets each delivery as soon as it comes, which may be before this returns; it must not raise.
 
         Raises:
             UsageError: the channel has no prefetch, so that nothing would bound what comes.
@@ -242,7 +262,7 @@ class Channel:
             raise UsageError("a consumer needs a bound: open_channel(prefetch=...)")
         self._check_open()
         self._numbers += 1
-        consumer = Consumer(f"{self.number}.{self._numbers}", self._leave)
+        consumer = Consumer(f"{self.number}.{self._numbers}", self._leave, take)
         self._consumers[consumer.tag] = consumer
         asked = commands.Basic.Consume(
             queue=queue, consumer_tag=consumer.tag, exclusive=exclusive, arguments=dict(arguments or {})
@@ -267,8 +287,10 @@ class Channel:
             return
         delivery.is_settled = True
         self._held.pop(delivery.tag).held -= 1
-        method = commands.Basic.Ack if is_done else functools.partial(commands.Basic.Nack, requeue=True)
-        self._send(method(delivery.tag))
+        if is_done:
+            self._outlet.write(encode_ack(self.number, delivery.tag))
+        else:
+            self._send(commands.Basic.Nack(delivery.tag, requeue=True))
 
     # --- closing -----------------------------------------------------------------------------
 
@@ -306,13 +328,15 @@ class Channel:
 
     # --- what the broker says ----------------------------------------------------------------
 
-    def take(self, frame: AnyFrame) -> None:
-        """A frame for this channel came.
+    def take(self, frame: AnyFrame | Whole) -> None:
+        """A frame for this channel came, or a message that is whole.
 
         Raises:
             ProtocolError: it is not one that may come now.
         """
-        if self._is_closing:
+        if isinstance(frame, tuple):
+            self._take_whole(frame)
+        elif self._is_closing:
             self._take_last(frame)
         elif (
             self._assembly.is_begun
@@ -328,6 +352,13 @@ class Channel:
             self._end(frame)
         else:
             self._answer(frame)
+
+    def _take_whole(self, whole: Whole) -> None:
+        method, properties, body = whole
+        if self._assembly.is_begun:
+            raise ProtocolError(f"a {method.name} came where a message goes on")
+        if not self._is_closing:
+            self._deliver(Content(method, properties, body), method)
 
     def _take_last(self, frame: AnyFrame) -> None:
         """We have said that it ends: all else was on its way by then."""

@@ -14,8 +14,10 @@ from actgent.errors.printable import shown
 
 from .awaited import Awaited
 from .channel import Channel
+from .content import encode_content
 from .failures import ProtocolError
 from .framing import AnyFrame, FrameReader, encode_frames
+from .frequent import Whole
 
 WAITING = 1_000_000
 """Bytes that wait to be sent, until whoever publishes waits, too."""
@@ -111,10 +113,36 @@ class Connection:
         try:
             data = encode_frames(channel, *frames)
         except ValueError as error:
-            raise UsageError(f"this is nothing that AMQP carries: {shown(error)}") from error
+            raise _not_carried(error) from error
+        self.write(data)
+
+    def send_content(
+        self,
+        channel: int,
+        exchange: str,
+        key: str,
+        body: bytes,
+        properties: commands.Basic.Properties,
+        *,
+        mandatory: bool,
+    ) -> None:
+        """Hand a message over to be sent; raises as `send`."""
+        self._check()
+        try:
+            data = encode_content(
+                channel, exchange, key, body, properties, mandatory=mandatory, frame_max=self.frame_max
+            )
+        except ValueError as error:
+            raise _not_carried(error) from error
+        self.write(data)
+
+    def write(self, data: bytes) -> None:
+        """Hand frames over to be sent that are bytes already; raises `BrokerLost`."""
+        self._check()
         self._out += data
         self._has_out.set()
-        self._look_writable()
+        if self.is_blocked or len(self._out) >= WAITING:
+            self._look_writable()
 
     def _look_writable(self) -> None:
         if self.is_blocked or len(self._out) >= WAITING:
@@ -147,12 +175,12 @@ class Connection:
             elif not data:
                 self.lose("it closed the connection")
             else:
-                self.take(self._frames.feed(data))
+                self.take(self._frames.feed_whole(data))
             if self._lost is not None:
                 return
 
-    def take(self, frames: Iterable[tuple[int, AnyFrame]]) -> None:
-        """Frames came, each with its channel.
+    def take(self, frames: Iterable[tuple[int, AnyFrame | Whole]]) -> None:
+        """Frames came, or whole messages, each with its channel.
 
         Raises:
             ProtocolError: one of them is none that may come now.
@@ -165,13 +193,15 @@ class Connection:
             if self._lost is not None:
                 return
 
-    def _take_for(self, number: int, frame: AnyFrame) -> None:
+    def _take_for(self, number: int, frame: AnyFrame | Whole) -> None:
         channel = self._channels.get(number)
         if channel is None:
             raise ProtocolError(f"there is no channel {number}")
         channel.take(frame)
 
-    def _take_own(self, frame: AnyFrame) -> None:
+    def _take_own(self, frame: AnyFrame | Whole) -> None:
+        if isinstance(frame, tuple):
+            raise ProtocolError("a message is not for a connection")
         if isinstance(frame, commands.Connection.Blocked | commands.Connection.Unblocked):
             self.is_blocked = isinstance(frame, commands.Connection.Blocked)
             self._look_writable()
@@ -229,6 +259,10 @@ class Connection:
     def _check(self) -> None:
         if self._lost is not None:
             raise BrokerLost(self.agreed.place, self._lost)
+
+
+def _not_carried(error: ValueError) -> UsageError:
+    return UsageError(f"this is nothing that AMQP carries: {shown(error)}")
 
 
 def words_of_loss(error: BaseException) -> str:

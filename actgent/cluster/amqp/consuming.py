@@ -46,13 +46,19 @@ class Delivery:
 
 
 class Consumer:
-    """The deliveries of one queue, as an async iterator, for as long as its block is open."""
+    """The deliveries of one queue, as an async iterator or told to `take`, for as long as its block is open."""
 
-    def __init__(self, tag: str, leave: Callable[["Consumer"], None]) -> None:
+    def __init__(
+        self,
+        tag: str,
+        leave: Callable[["Consumer"], None],
+        take: Callable[[Delivery], object] | None = None,
+    ) -> None:
         self.tag = tag
         self.held = 0
         """Its deliveries that are not settled."""
         self._leave = leave
+        self._take = take
         self._waiting: deque[Delivery] = deque()
         self._came = trio.Event()
         self._error: MakeError | None = None
@@ -85,6 +91,10 @@ class Consumer:
             await self._came.wait()
         return self._waiting.popleft()
 
+    async def wait_end(self) -> None:
+        """Wait until no more comes, where deliveries are told; always raises, as `__anext__` does."""
+        await anext(self)
+
     def cancel(self) -> None:
         """Take no more; what was not taken out goes back into the queue."""
         self._leave(self)
@@ -97,6 +107,9 @@ class Consumer:
 
     def deliver(self, delivery: Delivery) -> None:
         """A message came."""
+        if self._take is not None:
+            self._take(delivery)
+            return
         self._waiting.append(delivery)
         self._came.set()
 

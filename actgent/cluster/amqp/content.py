@@ -1,12 +1,14 @@
 """A message over several frames: a method, a header with its properties, and its body in pieces."""
 
+import struct
 from collections.abc import Iterator
 
 import attrs
 from pamqp import body, commands, header
 
 from .failures import ProtocolError
-from .framing import OVERHEAD, AnyFrame
+from .framing import OVERHEAD, AnyFrame, encode_frames
+from .frequent import encode_method, encode_short
 
 MAX_MESSAGE = 16_000_000
 """Bytes of the longest message that is sent or taken."""
@@ -69,6 +71,32 @@ class Assembly:
         self._method = self._properties = None
         self._pieces = []
         return whole
+
+
+def encode_content(
+    channel: int,
+    exchange: str,
+    key: str,
+    body: bytes,
+    properties: commands.Basic.Properties,
+    *,
+    mandatory: bool,
+    frame_max: int,
+) -> bytes:
+    """A message as bytes, none of its frames longer than `frame_max`.
+
+    Raises:
+        ValueError: it holds what AMQP cannot carry.
+    """
+    try:
+        method = encode_method(channel, exchange, key, mandatory)
+        if len(body) + OVERHEAD <= frame_max:
+            data = encode_short(channel, method, properties, body)
+            if data is not None:
+                return data
+        return method + encode_frames(channel, *cut(body, properties, frame_max))
+    except (TypeError, AttributeError, struct.error, OverflowError) as error:
+        raise ValueError(str(error)) from error
 
 
 def cut(data: bytes, properties: commands.Basic.Properties, frame_max: int) -> Iterator[AnyFrame]:

@@ -1,11 +1,13 @@
 """Bytes to frames. Nothing that comes makes it keep more than one frame, or raise anything but `ProtocolError`."""
 
 import struct
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pamqp import base, body, constants, frame, header, heartbeat
 
 from .failures import ProtocolError
-from .frequent import decode_frequent, encode_frequent
+from .frequent import Whole, decode_frequent, decode_whole, encode_frequent
 
 AnyFrame = base.Frame | body.ContentBody | header.ContentHeader | heartbeat.Heartbeat
 OVERHEAD = 8
@@ -35,14 +37,26 @@ class FrameReader:
         Raises:
             ProtocolError: these are none, or one is longer than was agreed on.
         """
+        return list(self._feed(data, lambda _: None))
+
+    def feed_whole(self, data: bytes | bytearray) -> list[tuple[int, AnyFrame | Whole]]:
+        """The same, with messages that came as three frames as one; raises as `feed`."""
+        return list(self._feed(data, lambda begin: decode_whole(self._rest, begin, self.max_size)))
+
+    def _feed(
+        self, data: bytes | bytearray, whole_at: Callable[[int], tuple[int, int, Whole] | None]
+    ) -> Iterator[tuple[int, Any]]:
         rest = self._rest
         rest += data
-        begin, frames = 0, []
+        begin = 0
         while (size := self._size_at(begin)) and len(rest) - begin >= size:
-            frames.append(_decode(bytes(rest[begin : begin + size])))
-            begin += size
+            if (found := whole_at(begin)) is not None:
+                channel, begin, whole = found
+                yield channel, whole
+            else:
+                yield _decode(bytes(rest[begin : begin + size]))
+                begin += size
         del rest[:begin]
-        return frames
 
     def _size_at(self, begin: int) -> int:
         """How many bytes the frame has that begins here; 0 where that is not known yet."""

@@ -19,6 +19,8 @@ _ACK_SIZE = 13
 _HEADER = struct.Struct(">HxxQH")
 _NUMBER = struct.Struct(">QB")
 _FRAME = struct.Struct(">BHI")
+_END = bytes((constants.FRAME_END,))
+_MARKS = (constants.FRAME_END,) * 3
 _OTHERS = ("headers", "timestamp")
 """Properties that are no texts and no small numbers."""
 _NUMBERS = ("delivery_mode", "priority")
@@ -29,9 +31,25 @@ _PROPERTIES = tuple(
 )
 """In their order on the wire, each with its flag, and whether it is a text."""
 _KNOWN = sum(flag for _, flag, _ in _PROPERTIES)
+Whole = tuple[commands.Basic.Deliver, commands.Basic.Properties, bytes]
+"""A message that came as three frames: its method, properties and body."""
 
 
 # --- to bytes ----------------------------------------------------------------------------
+
+
+def encode_short(
+    channel: int, method: bytes, properties: commands.Basic.Properties, data: bytes
+) -> bytes | None:
+    """A message whose body is one frame, behind its method; None where only pamqp can write its properties.
+
+    Raises as `encode_frequent`.
+    """
+    about = _encode_properties(channel, len(data), properties)
+    if about is None:
+        return None
+    body = _FRAME.pack(constants.FRAME_BODY, channel, len(data))
+    return b"".join((method, about, body, data, _END)) if data else method + about
 
 
 def encode_frequent(channel: int, given: object) -> bytes | None:
@@ -41,31 +59,31 @@ def encode_frequent(channel: int, given: object) -> bytes | None:
         ValueError, TypeError, AttributeError, struct.error: it holds what AMQP cannot carry.
     """
     if isinstance(given, commands.Basic.Publish):
-        return _publish(channel, given.exchange, given.routing_key, given.mandatory, given.immediate)
+        return encode_method(channel, given.exchange, given.routing_key, given.mandatory, given.immediate)
     if isinstance(given, commands.Basic.Ack):
-        return _ACK_FRAME.pack(
-            constants.FRAME_METHOD,
-            channel,
-            _ACK_SIZE,
-            _ACK,
-            given.delivery_tag,
-            given.multiple,
-            constants.FRAME_END,
-        )
-    return _encode_header(channel, given) if isinstance(given, header.ContentHeader) else None
+        return encode_ack(channel, given.delivery_tag, multiple=given.multiple)
+    if isinstance(given, header.ContentHeader):
+        return _encode_properties(channel, given.body_size, given.properties)
+    return None
+
+
+def encode_ack(channel: int, tag: int, *, multiple: bool = False) -> bytes:
+    """The word that a delivery was dealt with; raises as `encode_frequent`."""
+    return _ACK_FRAME.pack(
+        constants.FRAME_METHOD, channel, _ACK_SIZE, _ACK, tag, multiple, constants.FRAME_END
+    )
 
 
 @functools.lru_cache(maxsize=1000)
-def _publish(channel: int, exchange: str, key: str, mandatory: bool, immediate: bool) -> bytes:  # noqa: FBT001 - as a key
-    """The method of a message, which is the same for all that go into one queue."""
+def encode_method(channel: int, exchange: str, key: str, mandatory: bool, immediate: bool = False) -> bytes:  # noqa: FBT001, FBT002 - as a key
+    """The method of a message, which is the same for all that go into one queue; raises as `encode_frequent`."""
     method = commands.Basic.Publish(
         exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
     )
     return frame.marshal(method, channel)
 
 
-def _encode_header(channel: int, given: header.ContentHeader) -> bytes | None:
-    properties = given.properties
+def _encode_properties(channel: int, size: int, properties: commands.Basic.Properties) -> bytes | None:
     if properties.headers is not None or properties.timestamp is not None:
         return None
     flags, parts = 0, bytearray()
@@ -76,10 +94,8 @@ def _encode_header(channel: int, given: header.ContentHeader) -> bytes | None:
             data = value.encode() if is_text else b""
             parts.append(len(data) if is_text else value)
             parts += data
-    payload = _HEADER.pack(_BASIC, given.body_size, flags) + parts
-    return (
-        _FRAME.pack(constants.FRAME_HEADER, channel, len(payload)) + payload + bytes((constants.FRAME_END,))
-    )
+    begin = _FRAME.pack(constants.FRAME_HEADER, channel, _HEADER.size + len(parts))
+    return b"".join((begin, _HEADER.pack(_BASIC, size, flags), parts, _END))
 
 
 # --- and back ----------------------------------------------------------------------------
@@ -98,7 +114,40 @@ def decode_frequent(kind: int, data: bytes) -> base.Frame | header.ContentHeader
         return None
 
 
-def _decode_deliver(data: bytes) -> base.Frame | None:
+def decode_whole(data: bytearray, begin: int, most: int) -> tuple[int, int, Whole] | None:
+    """The message that is delivered by the frames that begin here, its channel first, and where it ends; None for anything else.
+
+    Three frames that came together are read at once, as nearly each message has them; `most` bounds each of them.
+    """
+    if data[begin + _BEGIN : begin + _BEGIN + 4] != _DELIVER:
+        return None
+    try:
+        channel, about = _frame_at(data, begin, constants.FRAME_METHOD, most)
+        of_about, body = _frame_at(data, about, constants.FRAME_HEADER, most)
+        of_body, end = _frame_at(data, body, constants.FRAME_BODY, most)
+        method, head = _decode_deliver(bytes(data[begin:about])), _decode_header(bytes(data[about:body]))
+    except (ValueError, IndexError, struct.error):
+        return None
+    value = bytes(data[body + _BEGIN : end - 1])
+    if method is None or head is None or not channel == of_about == of_body or head.body_size != len(value):
+        return None
+    return channel, end, (method, head.properties, value)
+
+
+def _frame_at(data: bytearray, begin: int, kind: int, most: int) -> tuple[int, int]:
+    """The channel of a frame of this kind, and where it ends.
+
+    Raises:
+        ValueError, IndexError, struct.error: there is none, or it is not there as a whole.
+    """
+    found, channel, size = _FRAME.unpack_from(data, begin)
+    end = begin + size + _BEGIN + 1
+    if found != kind or end - begin > most or data[end - 1] != constants.FRAME_END:
+        raise ValueError
+    return channel, end
+
+
+def _decode_deliver(data: bytes) -> commands.Basic.Deliver | None:
     tag, end = _text(data, _BEGIN + 4)
     number, bits = _NUMBER.unpack_from(data, end)
     exchange, end = _text(data, end + _NUMBER.size)

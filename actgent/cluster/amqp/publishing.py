@@ -1,6 +1,7 @@
 """What was published, and what the broker said to it."""
 
 import functools
+import itertools
 
 import attrs
 
@@ -32,8 +33,7 @@ class Confirms:
 
     def settle(self, tag: int, *, multiple: bool, is_taken: bool) -> None:
         """The broker has taken a message, or not; with `multiple` all up to it."""
-        tags = [each for each in self.waiting if each <= tag] if multiple else [tag]
-        for each in tags:
+        for each in self._up_to(tag) if multiple else [tag]:
             awaited = self.waiting.pop(each, None)
             if awaited is None:
                 continue
@@ -41,6 +41,9 @@ class Confirms:
                 awaited.fulfil(None)
             else:
                 awaited.fail(functools.partial(NotConfirmed, "the broker did not take the message"))
+
+    def _up_to(self, tag: int) -> list[int]:
+        return list(itertools.takewhile(lambda each: each <= tag, self.waiting))
 
     def note_return(self, content: Content, why: str) -> None:
         """A message comes back that no queue takes: its sender hears of it, and then it is confirmed."""

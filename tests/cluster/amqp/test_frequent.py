@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, strategies as st
-from pamqp import commands, frame, header
+from pamqp import body, commands, frame, header
 
 from actgent.cluster.amqp.framing import FrameReader, encode_frames
-from actgent.cluster.amqp.frequent import decode_frequent, encode_frequent
+from actgent.cluster.amqp.frequent import decode_frequent, decode_whole, encode_frequent
 
 BASIC = commands.Basic
 TEXT = st.none() | st.text(st.characters(codec="utf-8"), max_size=60)
@@ -86,3 +86,59 @@ def test_what_amqp_cannot_carry_is_refused(properties):
     """As by pamqp: a number above 255, a text that is too long or none."""
     with pytest.raises(ValueError, match=r"."):
         encode_frames(1, header.ContentHeader(body_size=1, properties=BASIC.Properties(**properties)))
+
+
+# --- messages that come whole ------------------------------------------------------------
+
+DELIVERED = st.builds(
+    lambda method, properties, data: [
+        method,
+        header.ContentHeader(body_size=len(data), properties=properties),
+        *([body.ContentBody(data)] if data else []),
+    ],
+    st.builds(BASIC.Deliver, consumer_tag=NAMES, delivery_tag=NUMBERS, exchange=NAMES, routing_key=NAMES),
+    PROPERTIES,
+    st.binary(max_size=300),
+)
+
+
+def values_of(found):
+    """A frame, or the frames of a message, as what they say."""
+    if not isinstance(found, tuple):
+        return [found.value if isinstance(found, body.ContentBody) else fields_of(found)]
+    method, properties, data = found
+    return [
+        fields_of(method),
+        fields_of(header.ContentHeader(body_size=len(data), properties=properties)),
+        data,
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), DELIVERED | FRAMES.map(lambda each: [each])), max_size=4), st.data()
+)
+def test_messages_are_read_the_same_whole_or_frame_by_frame(said, data):
+    """Wherever what comes is cut, with other frames in between."""
+    stream = b"".join(encode_frames(channel, *frames) for channel, frames in said)
+    cut = data.draw(st.integers(0, len(stream)))
+    reader, plain = FrameReader(), FrameReader()
+    read = [*reader.feed_whole(stream[:cut]), *reader.feed_whole(stream[cut:])]
+    assert [(channel, each) for channel, found in read for each in values_of(found)] == [
+        (channel, each) for channel, found in plain.feed(stream) for each in values_of(found)
+    ]
+
+
+@pytest.mark.parametrize("place", ["channel", "size", "end", "long"])
+def test_what_is_no_message_is_not_read_as_one(place):
+    """Frames of two channels, a body of another length, a frame without its end, and one that is longer than was agreed on."""
+    about = header.ContentHeader(body_size=3 + (place == "size"), properties=BASIC.Properties())
+    frames = [
+        encode_frames(1, BASIC.Deliver("t", 1, False, "", "q")),
+        encode_frames(1 + (place == "channel"), about),
+        encode_frames(1, body.ContentBody(b"abc")),
+    ]
+    stream = bytearray(b"".join(frames))
+    if place == "end":
+        stream[-1] = 0
+    most = len(frames[0]) - (place == "long")
+    assert decode_whole(stream, 0, most if place == "long" else 131_072) is None
