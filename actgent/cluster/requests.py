@@ -79,23 +79,23 @@ class _Work:
     number: int = 0
     """Of the next piece."""
     has_moved: bool = False
+    place: tuple[str, str] = attrs.field(init=False)
+    """Who asked, and under which id."""
+    session: str = attrs.field(init=False)
+    """The session that it names, if any."""
+    line: str = attrs.field(init=False)
+    """The session whose requests wait together with this one; empty where as many may wait as come."""
+    is_read: bool = attrs.field(init=False)
+    """True if it only reads."""
+    is_stop: bool = attrs.field(init=False)
+    """True if it ends a turn that runs."""
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """Who asked, and under which id."""
-        return self.delivery.properties.reply_to or "", self.asked.id
-
-    @property
-    def line(self) -> str:
-        """The session whose requests wait together with this one; empty where as many may wait as come."""
-        asked = self.asked
-        is_bounded = asked.verb != "GET" and asked.path.rpartition("/")[2] not in _UNBOUNDED
-        return session_named(asked) if is_bounded else ""
-
-    @property
-    def is_stop(self) -> bool:
-        """True if it ends a turn that runs."""
-        return self.asked.path.rpartition("/")[2] in _STOPPING
+    def __attrs_post_init__(self) -> None:
+        asked, what = self.asked, self.asked.path.rpartition("/")[2]
+        self.place = self.delivery.properties.reply_to or "", asked.id
+        self.session, self.is_read = session_named(asked), asked.verb == "GET"
+        self.line = "" if self.is_read or what in _UNBOUNDED else self.session
+        self.is_stop = what in _STOPPING
 
 
 class Requests:
@@ -171,7 +171,7 @@ class Requests:
     def _begin(self, work: _Work) -> None:
         if work.place in self._dropped:
             del self._dropped[work.place]
-            if work.asked.verb == "GET":
+            if work.is_read:
                 work.delivery.acknowledge()
                 return
         if (line := work.line) and self._lines[line] >= MOST:
@@ -200,11 +200,11 @@ class Requests:
         work.delivery.acknowledge()
 
     async def _run(self, work: _Work) -> None:
-        if work.asked.verb == "GET" and session_named(work.asked):
+        if work.is_read and work.session:
             work.delivery.acknowledge()
         try:
             with work.scope:
-                await self._quarantine.wait(session_named(work.asked))
+                await self._quarantine.wait(work.session)
                 await self._application.answer(_of(work.asked), partial(self._tell, work), work.gone)
         except* _CannotTell:  # from a nursery of the endpoint's it comes in a group
             pass
@@ -214,13 +214,18 @@ class Requests:
         finally:
             if self._running.get(work.place) is work:
                 del self._running[work.place]
-            self._lines.subtract([work.line])
-            if not self._lines[work.line]:
-                del self._lines[work.line]
+            self._leave_line(work.line)
         if work.has_moved or work.scope.cancelled_caught:
             await self._cut(work)
         else:
             work.delivery.acknowledge()
+
+    def _leave_line(self, line: str) -> None:
+        left = self._lines[line] - 1
+        if left:
+            self._lines[line] = left
+        else:
+            del self._lines[line]
 
     async def _tell(
         self,
@@ -243,9 +248,9 @@ class Requests:
             is_repeated=is_repeated(work.delivery),
         )
         work.number += 1
-        if (work.asked.verb == "GET" and not is_last) or (self._is_held and work.is_stop and is_last):
+        if (work.is_read and not is_last) or (self._is_held and work.is_stop and is_last):
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
-        if piece.number == 0 and work.asked.verb != "GET":
+        if piece.number == 0 and not work.is_read:
             self._figures.note_answer(status, trio.current_time() - work.came_at)
         await self._send(work, piece)
 
@@ -260,7 +265,7 @@ class Requests:
 
     async def _cut(self, work: _Work) -> None:
         """A session has another owner: who reads hears that, and what was to have an effect goes to that one."""
-        if work.asked.verb == "GET":
+        if work.is_read:
             piece = AnswerPiece(id=work.asked.id, number=work.number, is_last=True)
             with suppress(Unroutable, BrokerLost, ChannelClosed, NotConfirmed):
                 await send_back(self._link, work.delivery, piece, priority=CONTROL)

@@ -7,6 +7,7 @@ as nodes and clients of all releases have to read it: beacons, what they are ask
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -196,7 +197,12 @@ def decode_message(body: bytes, properties: commands.Basic.Properties) -> Messag
 
 def form_of(properties: commands.Basic.Properties) -> int:
     """The form of a message; 0 if it is none of a cluster."""
-    found = _TYPE.fullmatch(properties.message_type or "")
+    return _form_of_type(properties.message_type or "")
+
+
+@lru_cache(maxsize=64)
+def _form_of_type(kind: str) -> int:
+    found = _TYPE.fullmatch(kind)
     return int(found[1]) if found is not None else 0
 
 
@@ -233,5 +239,7 @@ def is_repeated(delivery: Delivery) -> bool:
 def session_named(asked: WireRequest) -> str:
     """The id of the session that a request names; empty if it names none."""
     kind, _, rest = asked.path.removeprefix("/").partition("/")
+    if kind not in ("sessions", "approvals"):
+        return ""
     named = unquote(rest.partition("/")[0])
-    return {"sessions": named, "approvals": session_of(named)}.get(kind, "")
+    return named if kind == "sessions" else session_of(named)

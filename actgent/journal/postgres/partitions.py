@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import lru_cache
 
 import attrs
 
@@ -11,6 +12,7 @@ SLOTS = 4096
 """How many slots there are. A session's slot stands in the database, so that this number never changes."""
 
 
+@lru_cache(maxsize=10_000)
 def slot_of(session_id: str) -> int:
     """The slot of a session: that of its tree, whose root's id is the text before the first `/` of its own."""
     root = session_id.partition("/")[0]
