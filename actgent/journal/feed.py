@@ -1,6 +1,7 @@
 """One reader's end of what was written; who tells it is in `telling`."""
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import attrs
@@ -61,7 +62,12 @@ class UnreadStep(Protocol):
 
     @property
     def size(self) -> int: ...
+    @property
+    def given(self) -> Sequence[Record]:
+        """Its records, as far as they are known without reading it; for who only wants to know their kinds."""
+
     async def told(self, *, with_records: bool) -> Written: ...
+    def told_now(self, *, with_records: bool) -> Written | None: ...
 
 
 class Backlog:
@@ -69,7 +75,6 @@ class Backlog:
 
     def __init__(self) -> None:
         self.readers: list[FeedReader] = []
-        self.parked = trio.lowlevel.ParkingLot()
         self.has_ended = False
         self.error: ActgentError | None = None
         """Why nothing comes any more, where that is no end."""
@@ -98,8 +103,9 @@ class Backlog:
             self._drop_read()
         while len(self._items) > self.capacity or (self._size > FEED_BYTES and len(self._items) > 1):
             self._drop()
-        if self.parked:
-            self.parked.unpark_all()
+        for reader in self.readers:
+            if reader.is_waiting and reader.is_woken_by(item):
+                reader.wake()
 
     def _drop_read(self) -> None:
         read = min((reader.place for reader in self.readers), default=self.end)
@@ -112,11 +118,16 @@ class Backlog:
     def finish(self, error: ActgentError | None = None) -> None:
         """Nothing comes any more; readers hear the error, if there is one, behind what was put."""
         self.has_ended, self.error = True, error
-        self.parked.unpark_all()
+        for reader in self.readers:
+            reader.wake()
 
 
 _READ = 32
 """Steps after which those go that all have read: to look at each reader with each step would cost more."""
+
+
+_MUCH = 64
+"""Steps that wait for a reader which is woken by some only, until it is woken anyway."""
 
 
 def _size_of(item: UnreadStep | Erased) -> int:
@@ -131,9 +142,12 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         """Steps that may wait for it."""
         self.place = backlog.end
         """Up to which it has read."""
+        self.woken_by: Callable[[Sequence[Record]], bool] | None = None
+        """Tells by records as they were given whether they are to end a `wait`; None: all do. What waits is read all the same."""
         self._backlog = backlog
         self._with_records = with_records
         self._is_closed = False
+        self._parked = trio.lowlevel.ParkingLot()
 
     async def receive(self) -> Written | Erased:
         """The next step, or the end of a session.
@@ -148,11 +162,28 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         await trio.lowlevel.checkpoint()
         while self.place == self._backlog.end or self._is_closed:
             self._check_open()
-            await self._backlog.parked.park()
+            await self._parked.park()
         self._check_place()
         item = self._backlog.at(self.place)
         told = item if isinstance(item, Erased) else await item.told(with_records=self._with_records)
         self.place += 1  # after that: nothing is lost to a cancellation
+        return told
+
+    def receive_nowait(self) -> Written | Erased:
+        """The same, if it is there.
+
+        Raises:
+            trio.WouldBlock: it is not, or has to be read: `receive` waits for that.
+        """
+        if self.place == self._backlog.end or self._is_closed:
+            self._check_open()
+            raise trio.WouldBlock
+        self._check_place()
+        item = self._backlog.at(self.place)
+        told = item if isinstance(item, Erased) else item.told_now(with_records=self._with_records)
+        if told is None:
+            raise trio.WouldBlock
+        self.place += 1
         return told
 
     def _check_open(self) -> None:
@@ -179,17 +210,28 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         if self.has_news:
             await trio.lowlevel.checkpoint()
         else:
-            await self._backlog.parked.park()
+            await self._parked.park()
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if somebody waits for news."""
+        return bool(self._parked)
+
+    def is_woken_by(self, item: UnreadStep | Erased) -> bool:
+        """Return True if something that was just put ends a `wait`."""
+        if self.woken_by is None or isinstance(item, Erased) or self._backlog.end - self.place >= _MUCH:
+            return True
+        given = item.given
+        return not given or self.woken_by(given)
 
     def wake(self) -> None:
         """Have those go on that `wait`."""
-        if self._backlog.parked:
-            self._backlog.parked.unpark_all()
+        self._parked.unpark_all()
 
     def close(self) -> None:
         """Read no more; what comes is not kept."""
         self._is_closed = True
-        self._backlog.parked.unpark_all()
+        self._parked.unpark_all()
 
     async def aclose(self) -> None:
         """The same, as channels have it."""

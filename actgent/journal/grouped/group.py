@@ -79,6 +79,8 @@ class _Transaction:
     before: Mapping[SessionKey, Head]
     """The heads that were there."""
     rows: list[Row]
+    given: list[Sequence[Record]]
+    """The records of each row, as they were given."""
     at: float
     """When it began: Unix time in seconds."""
 
@@ -656,14 +658,15 @@ class GroupedJournal(StoredJournal):
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
     ) -> _Transaction:
         """The rows and heads that these steps become behind what is there."""
-        now, rows = time.time(), []
+        now, rows, given = time.time(), [], []
         heads: dict[SessionKey, Head] = {}
         for key, steps in by_session.items():
             step = join_steps(steps)
             head = before.get(key) or self._heads.begin(step, heads, epoch=self._epoch, now=now)
             row, heads[key] = place_step(step, head, now=now, at=now, identity=self.identity, keys=self._keys)
             rows.append(row)
-        return _Transaction(heads, before, rows, now)
+            given.append(step.given)
+        return _Transaction(heads, before, rows, given, now)
 
     async def _see_written(self, transaction: _Transaction, written: "outcome.Outcome[None] | None") -> None:
         """Know that a transaction is there, or raise its error."""
@@ -689,7 +692,8 @@ class GroupedJournal(StoredJournal):
         self._heads.keep(transaction.heads)
         self._onlookers.pages.note(transaction.heads, transaction.before)
         if self._onlookers.feed.is_read:
-            self._onlookers.feed.tell(transaction.rows, transaction.heads, self.identity)
+            feed = self._onlookers.feed
+            feed.tell(transaction.rows, transaction.heads, transaction.given, self.identity)
 
     async def _is_written(self, heads: Mapping[SessionKey, Head], before: Mapping[SessionKey, Head]) -> bool:
         """Return True if a transaction that failed at its very end is there nevertheless; False if in doubt."""

@@ -62,6 +62,8 @@ class JournalStep:
     body: bytes
     marks: Sequence[Record] = ()
     """The records that change the head."""
+    given: Sequence[Record] = ()
+    """All records as they were given, which may have changed since; empty where only the bytes are known."""
 
 
 @attrs.define
@@ -166,20 +168,21 @@ def encode_entry(entry: Entry) -> JournalStep:
         _check_text("agent", key.agent)
     body = _VERSION + WIRE.encode(records, Record) if records else b""
     marks = [record for record in records if type(record) in _MARKING]
-    return _make_step(key, len(records), body, marks)
+    return _make_step(key, len(records), body, marks, records)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
     """Steps of one session that are written together, as one."""
     if len(steps) == 1:
         return steps[0]
-    count, marks, items = 0, list[Record](), []
+    count, marks, items, given = 0, list[Record](), [], list[Record]()
     for step in steps:
         count += step.count
         marks += step.marks
+        given += step.given
         items.append(step.body[1 + len(_array_header(step.count)) :])
     body = b"".join([_VERSION, _array_header(count), *items])
-    return JournalStep(steps[0].key, count, body, marks)
+    return JournalStep(steps[0].key, count, body, marks, given if len(given) == count else ())
 
 
 @functools.lru_cache(maxsize=64)

@@ -5,15 +5,25 @@ and never where it was taken back. So a reader that opens the feed first, and re
 then, misses nothing; what comes twice has a number that it has seen. Where nobody reads nothing is made.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import attrs
 
 from actgent.errors import ActgentError, ConfigurationError
 from actgent.journal.feed import Backlog, Erased, FeedReader, Written
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import Record
+from actgent.journal.records import (
+    Accepted,
+    Appended,
+    Delivered,
+    Ended,
+    Record,
+    Said,
+    Started,
+)
+from actgent.messages import Message, Text
 
 from .paging import Pages
 from .references import refers, resolve
@@ -29,6 +39,7 @@ class _Stored:
 
     key: SessionKey
     row: Row
+    given: Sequence[Record]
     identity: bytes
     read: ReadStep
     _records: tuple[Record, ...] | None = None
@@ -39,9 +50,18 @@ class _Stored:
 
     async def told(self, *, with_records: bool) -> Written:
         """The step."""
+        if with_records and not self._know_records():  # an earlier step has some of what they hold
+            self._records = await self.read(self.key, self.row.first - 1, self.row.count)
+        return self._written(with_records=with_records)
+
+    def told_now(self, *, with_records: bool) -> Written | None:
+        """The step; None where something has to be read for it."""
+        if with_records and not self._know_records():
+            return None
+        return self._written(with_records=with_records)
+
+    def _written(self, *, with_records: bool) -> Written:
         row = self.row
-        if with_records and self._records is None:
-            self._records = await self._decode()
         return Written(
             session_id=self.key.session_id,
             agent=self.key.agent,
@@ -51,14 +71,43 @@ class _Stored:
             records=(self._records or ()) if with_records else (),
         )
 
-    async def _decode(self) -> tuple[Record, ...]:
+    def _know_records(self) -> bool:
+        """Decode the records, unless that was done; False where an earlier step has some of what they hold."""
+        if self._records is None:
+            with suppress(LookupError):
+                self._records = self._decode()
+        return self._records is not None
+
+    def _decode(self) -> tuple[Record, ...]:
+        if self.given and all(map(is_fixed, self.given)):
+            return tuple(self.given)
         records = read_records(unsealed(self.row, self.identity))
-        if not any(map(refers, records)):
-            return records
-        try:
-            return tuple(resolve(records))
-        except LookupError:  # they were written by an earlier step
-            return await self.read(self.key, self.row.first - 1, self.row.count)
+        return tuple(resolve(records)) if any(map(refers, records)) else records
+
+
+def is_fixed(record: Record) -> bool:
+    """Return True if nothing in a record can have changed since it was written, so that it need not be decoded again."""
+    is_fixed_one = _FIXED.get(type(record))
+    return is_fixed_one is not None and is_fixed_one(record)
+
+
+def _is_said_plainly(said: Said) -> bool:
+    return not said.results and said.last_call is None and not said.called and _is_text(said.message)
+
+
+def _is_text(message: Message) -> bool:
+    return not message.metadata and all(type(part) is Text for part in message.parts)
+
+
+_FIXED: Mapping[type, Callable[[Any], bool]] = {
+    Accepted: lambda accepted: not accepted.limits and not accepted.baggage and _is_text(accepted.message),
+    Appended: lambda appended: not appended.limits,
+    Said: _is_said_plainly,
+    Delivered: lambda _: True,
+    Ended: lambda _: True,
+    Started: lambda _: True,
+}
+"""The records of most turns that hold nothing but texts and numbers, each with what else has to be so."""
 
 
 def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:
@@ -109,13 +158,19 @@ class Feed:
             self.is_read = bool(self._backlogs)
             reader.close()
 
-    def tell(self, rows: Sequence[Row], keys: Iterable[SessionKey], identity: bytes) -> None:
-        """Rows are written, one of each of these sessions, in their order."""
+    def tell(
+        self,
+        rows: Sequence[Row],
+        keys: Iterable[SessionKey],
+        given: Iterable[Sequence[Record]],
+        identity: bytes,
+    ) -> None:
+        """Rows are written, one of each of these sessions, in their order, of these records."""
         everything = self._backlogs.get(None)
-        for row, key in zip(rows, keys, strict=True):
+        for row, key, records in zip(rows, keys, given, strict=True):
             of_one = self._backlogs.get(key)
             if everything is not None or of_one is not None:
-                stored = _Stored(key, row, identity, self._read)
+                stored = _Stored(key, row, records, identity, self._read)
                 for backlog in filter(None, (everything, of_one)):
                     backlog.put(stored)
 

@@ -5,16 +5,16 @@ is left out. A reader that falls behind the feed reads the journal again: it los
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import trio
 
 from actgent.errors import ConfigurationError, CursorUnknown, FeedLagged, SessionNotFound
 from actgent.journal.base import Journal
-from actgent.journal.feed import Erased, FeedReader
+from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import Closed, Ended, Said
+from actgent.journal.records import Closed, Ended, Record, Said
 from actgent.messages import CallProgress
 from actgent.runtime.sessions.table import SessionTable
 from actgent.sessions.following import Follow, Followed, Growing, LiveText, TurnNames, Waker, turn_at_end
@@ -86,6 +86,21 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
             raise trio.EndOfChannel
         return None if self.has_news else self._take_grown()
 
+    def receive_now(self) -> Follow | None:
+        """Return what is there, as `receive_ready`, with what was written meanwhile; None: `move_on` has to be awaited.
+
+        Raises:
+            trio.EndOfChannel, trio.ClosedResourceError: see `receive`.
+        """
+        while (item := self.receive_ready()) is None:
+            if self._is_behind or not self._feed.has_news or not self._hear_now():
+                return None
+        return item
+
+    def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
+        """Have `move_on` wait until such records are written, more waits than is good, or something grows."""
+        self._feed.woken_by = woken_by
+
     @property
     def has_news(self) -> bool:
         """True if `move_on` has something to do: it does not wait then."""
@@ -136,14 +151,28 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         return ""
 
     async def _hear(self) -> None:
+        with self._heard():
+            self._take_in(await self._feed.receive())
+
+    def _hear_now(self) -> bool:
+        """The same if something is there that need not be read; False: nothing is."""
         try:
-            item = await self._feed.receive()
+            with self._heard():
+                self._take_in(self._feed.receive_nowait())
+        except trio.WouldBlock:
+            return False
+        return True
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
         except FeedLagged:
             self._is_behind = True
-            return
         except trio.EndOfChannel:
             self._has_ended = True
-            return
+
+    def _take_in(self, item: Written | Erased) -> None:
         last = self._ready[-1].number if self._ready else self.cursor
         if isinstance(item, Erased):
             self._has_ended = True

@@ -211,6 +211,38 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
 }
 
 
+_NAMES: Mapping[type, tuple[str, ...]] = {
+    Accepted: ("message",),
+    Delivered: ("reply",),
+    Finished: ("result",),
+    Appended: ("turn",),
+    SuspendedRecord: ("turn",),
+    Resumed: ("turn",),
+    Started: ("tools",),
+    PersonAsked: ("approval",),
+    Decided: ("decision",),
+    Changed: ("state",),
+    RolledBack: ("state",),
+    ActionFailed: ("state",),
+    Scheduled: ("schedule",),
+    Fired: ("schedule",),
+    Unscheduled: ("schedule",),
+    Rated: ("feedback",),
+    Closed: ("closed",),
+}
+
+
+def names_of(record: Record) -> tuple[str, ...]:
+    """The events that may be made of a record, by name; `failed` is one that tells a failure, too."""
+    if isinstance(record, Said):
+        return ("answer",) if record.message.sender.kind == "assistant" else ("result",)
+    if isinstance(record, Told):
+        return (record.kind,)
+    if isinstance(record, Ended):
+        return ("ended",) if record.failed is None else ("ended", "failed")
+    return _NAMES.get(type(record), ())
+
+
 def to_event(record: Record) -> tuple[str, Data]:
     """The event of one record that says all by itself: a call that waits for a person, a decision, an end.
 

@@ -15,13 +15,14 @@ import trio
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
+from actgent.journal.records import Closed, Record
 from actgent.messages import CallProgress
 from actgent.runtime.following import SessionFollower
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.following import Followed, Growing
 from actgent.support.logs import Each, logger_of
 
-from .happenings import PAGE, Happening, Teller, teller_at
+from .happenings import PAGE, Happening, Teller, names_of, teller_at
 from .streams import ALIVE, MAX_BYTES, MAX_FRAMES, RETRY, Frames, Piece, StreamWriter, bye, frame
 
 TOGETHER = 0.05
@@ -51,6 +52,8 @@ class Tail:
     """Set when it follows what is written."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
 
+    told_at: float = -TOGETHER
+    """When something was told, by trio's clock."""
     grown: Growing | None = None
     """All of the answer that grows."""
     is_over: bool = False
@@ -103,6 +106,12 @@ class Tail:
         """True if what waits is better told than collected."""
         return 2 * self._size > MAX_BYTES or 2 * len(self._waiting) > MAX_FRAMES
 
+    async def tell_due(self) -> None:
+        """Tell what is due, and nothing more for a while."""
+        self.told_at = trio.current_time()
+        if self.is_due:
+            await self.tell()
+
     async def tell(self) -> None:
         """Tell each reader what was collected; those that were cut off are no readers any more."""
         if not self._waiting:
@@ -114,6 +123,10 @@ class Tail:
                 self.readers.discard(reader)
             if number % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
+
+    def is_woken_by(self, records: Sequence[Record]) -> bool:
+        """Return True if one of these records is told at once: others are, together with the next of them."""
+        return any(type(each) is Closed or self._is_wanted(names_of(each)) for each in records)
 
     def end(self, last: bytes) -> None:
         """End each reader."""
@@ -205,39 +218,35 @@ class Tails:
     async def _tell(self, tail: Tail, follower: SessionFollower) -> None:
         teller = await teller_at(self._journal, tail.key, follower.cursor)
         tail.ready.set()
+        follower.wake_for(tail.is_woken_by)
         with suppress(trio.EndOfChannel):
             while tail.readers:  # without them all were cut off, and only end
-                has_grown = await _collect(tail, teller, follower)
-                if tail.is_due:
-                    await tail.tell()
-                elif not has_grown:
+                has_grown = _collect(tail, teller, follower)
+                if not (has_grown or tail.is_due):
+                    await follower.move_on()
                     continue
+                if (early := tail.told_at + TOGETHER - trio.current_time()) > 0:
+                    await trio.sleep(early)  # what comes meanwhile is one piece
+                    _collect(tail, teller, follower)
+                await tail.tell_due()
                 if tail.is_over:
                     tail.end(b"")
-                await trio.sleep(TOGETHER)  # what comes meanwhile is one piece
         await tail.tell()
 
 
-async def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
-    """Wait for what comes next in a session, and take all that is there by then; True if some of it only grows.
+def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
+    """Take what is there of a session; True if some of it only grows.
 
     Raises:
         trio.EndOfChannel: nothing follows what was taken.
     """
     has_grown = False
-    item: Followed | Growing | CallProgress | None = await follower.receive()
-    while item is not None:
+    while not tail.is_much and (item := follower.receive_now()) is not None:
         if isinstance(item, Followed):
             tail.add(teller.tell(item.number, item.record, item.at or 0.0))
         else:
             has_grown = True
             tail.grow(item)
-        if tail.is_much:
-            break
-        item = follower.receive_ready()
-        while item is None and follower.has_news:
-            await follower.move_on()
-            item = follower.receive_ready()
     return has_grown
 
 
