@@ -15,6 +15,7 @@ from .amqp import (
     ChannelClosed,
     Connection,
     ConsumerCancelled,
+    Hearer,
     open_connection,
 )
 
@@ -121,6 +122,12 @@ class BrokerLink:
         except ChannelClosed as error:
             self.break_off(str(error))
             raise
+
+    def publish_now(
+        self, key: str, body: bytes, properties: commands.Basic.Properties, hearer: Hearer
+    ) -> bool:
+        """Send a message if it goes at once; see `Channel.publish_now`."""
+        return self._channel is not None and self._channel.publish_now(key, body, properties, hearer)
 
     def break_off(self, why: str) -> None:
         """Give the connection up, as something on it has ended that was to last; another one is opened."""

@@ -8,12 +8,12 @@ by then, and a node that takes over finds its id there.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from types import MappingProxyType
 
 import attrs
 import orjson
 import trio
+from pamqp import commands
 
 from actgent.errors import BrokerLost
 from actgent.support.logs import Each, logger_of
@@ -56,6 +56,7 @@ _POISON = Problem(
     "poison",
     f"{MOST_DEATHS} nodes have gone that were to answer it, so that no other one begins with it: look why",
 )
+_OK = 200
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _log = logger_of(__name__)
 Starter = Callable[..., object]
@@ -96,6 +97,85 @@ class _Work:
         self.session, self.is_read = session_named(asked), asked.verb == "GET"
         self.line = "" if self.is_read or what in _UNBOUNDED else self.session
         self.is_stop = what in _STOPPING
+
+
+@attrs.define(eq=False)
+class _Telling:
+    """Tells the answer to a request, in pieces: see `Tell`."""
+
+    work: _Work
+    link: BrokerLink
+    figures: NodeFigures
+    is_held: Callable[[], bool]
+    """Tells whether another node is to have the partition."""
+    is_sending: bool = False
+    """True while the broker has not confirmed a piece that nobody waits for."""
+
+    async def __call__(
+        self,
+        status: int,
+        data: bytes,
+        is_last: bool,  # noqa: FBT001 - as `Tell`
+        headers: Mapping[str, str] = NO_HEADERS,
+    ) -> None:
+        work = self.work
+        if work.number == 0 and is_last and has_moved(status, data):
+            work.has_moved = True
+            return
+        piece = self._piece(status, data, headers, is_last=is_last)
+        if (work.is_read and not is_last) or (work.is_stop and is_last and self.is_held()):
+            work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
+        begun = trio.current_time()
+        if piece.number == 0 and not work.is_read:
+            self.figures.note_answer(status, begun - work.came_at)
+        try:
+            await send_back(self.link, work.delivery, piece, priority=USER)
+            self.figures.note_told(trio.current_time() - begun)
+        except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
+            work.gone.set()
+            raise _CannotTell from error
+
+    def now(self, data: bytes) -> bool:
+        if self.is_sending:
+            return False
+        work, number = self.work, self.work.number
+        piece = self._piece(_OK, data, NO_HEADERS, is_last=False)
+        about = _about(work.delivery, USER)
+        sent = _Sent(self, trio.current_time())
+        self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
+        if not self.is_sending:
+            work.number = number
+        return self.is_sending
+
+    def _piece(self, status: int, data: bytes, headers: Mapping[str, str], *, is_last: bool) -> AnswerPiece:
+        work = self.work
+        piece = AnswerPiece(
+            id=work.asked.id,
+            number=work.number,
+            status=status,
+            data=data,
+            is_last=is_last,
+            headers=NO_HEADERS if work.number else headers,
+            is_repeated=is_repeated(work.delivery),
+        )
+        work.number += 1
+        return piece
+
+
+@attrs.frozen(eq=False)
+class _Sent:
+    """A piece that nobody waits for; hears what the broker says of it."""
+
+    telling: _Telling
+    begun: float
+
+    def fulfil(self, _: None) -> None:
+        self.telling.is_sending = False
+        self.telling.figures.note_told(trio.current_time() - self.begun)
+
+    def fail(self, _: object) -> None:
+        self.telling.is_sending = False
+        self.telling.work.gone.set()
 
 
 class Requests:
@@ -194,9 +274,8 @@ class Requests:
     async def _refuse(self, work: _Work, problem: Problem) -> None:
         """Answer a request of which nothing was done."""
         with suppress(_CannotTell):
-            await self._tell(
-                work, problem.status, orjson.dumps(problem.document(work.asked.id)), is_last=True
-            )
+            data = orjson.dumps(problem.document(work.asked.id))
+            await self._telling(work)(problem.status, data, is_last=True)
         work.delivery.acknowledge()
 
     async def _run(self, work: _Work) -> None:
@@ -205,7 +284,7 @@ class Requests:
         try:
             with work.scope:
                 await self._quarantine.wait(work.session)
-                await self._application.answer(_of(work.asked), partial(self._tell, work), work.gone)
+                await self._application.answer(_of(work.asked), self._telling(work), work.gone)
         except* _CannotTell:  # from a nursery of the endpoint's it comes in a group
             pass
         except* Exception:  # noqa: BLE001 - the edge: what a stream raises that has begun
@@ -220,48 +299,15 @@ class Requests:
         else:
             work.delivery.acknowledge()
 
+    def _telling(self, work: _Work) -> "_Telling":
+        return _Telling(work, self._link, self._figures, lambda: self._is_held)
+
     def _leave_line(self, line: str) -> None:
         left = self._lines[line] - 1
         if left:
             self._lines[line] = left
         else:
             del self._lines[line]
-
-    async def _tell(
-        self,
-        work: _Work,
-        status: int,
-        data: bytes,
-        is_last: bool,  # noqa: FBT001 - as `Tell`
-        headers: Mapping[str, str] = NO_HEADERS,
-    ) -> None:
-        if work.number == 0 and is_last and has_moved(status, data):
-            work.has_moved = True
-            return
-        piece = AnswerPiece(
-            id=work.asked.id,
-            number=work.number,
-            status=status,
-            data=data,
-            is_last=is_last,
-            headers=NO_HEADERS if work.number else headers,
-            is_repeated=is_repeated(work.delivery),
-        )
-        work.number += 1
-        if (work.is_read and not is_last) or (self._is_held and work.is_stop and is_last):
-            work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
-        if piece.number == 0 and not work.is_read:
-            self._figures.note_answer(status, trio.current_time() - work.came_at)
-        await self._send(work, piece)
-
-    async def _send(self, work: _Work, piece: AnswerPiece) -> None:
-        begun = trio.current_time()
-        try:
-            await send_back(self._link, work.delivery, piece, priority=USER)
-            self._figures.note_told(trio.current_time() - begun)
-        except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
-            work.gone.set()
-            raise _CannotTell from error
 
     async def _cut(self, work: _Work) -> None:
         """A session has another owner: who reads hears that, and what was to have an effect goes to that one."""
@@ -289,6 +335,9 @@ def _of(asked: WireRequest) -> WiredRequest:
 
 async def send_back(link: BrokerLink, delivery: Delivery, message: Message, *, priority: int) -> None:
     """Send something to who asked, in the form of the question; raises as `BrokerLink.publish` does."""
-    asked = delivery.properties
-    about = properties(form=form_of(asked), priority=priority)
-    await link.publish(asked.reply_to or "", encode_message(message), about)
+    about = _about(delivery, priority)
+    await link.publish(delivery.properties.reply_to or "", encode_message(message), about)
+
+
+def _about(asked: Delivery, priority: int) -> commands.Basic.Properties:
+    return properties(form=form_of(asked.properties), priority=priority)

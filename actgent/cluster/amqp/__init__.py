@@ -10,6 +10,7 @@ from .consuming import Consumer, Delivery
 from .content import MAX_MESSAGE, Content
 from .failures import ChannelClosed, ConsumerCancelled, NotConfirmed, Unroutable
 from .opening import open_connection
+from .publishing import Hearer
 
 __all__ = [
     "MAX_MESSAGE",
@@ -21,6 +22,7 @@ __all__ = [
     "ConsumerCancelled",
     "Content",
     "Delivery",
+    "Hearer",
     "NotConfirmed",
     "Unroutable",
     "open_connection",

@@ -18,7 +18,7 @@ from .content import MAX_MESSAGE, Assembly, Content
 from .failures import ChannelClosed, ConsumerCancelled, ProtocolError
 from .framing import AnyFrame
 from .frequent import Whole, encode_ack
-from .publishing import Confirms
+from .publishing import Confirms, Hearer
 
 UNCONFIRMED = 1000
 """Messages of one channel that wait for the broker's word, at most; whoever publishes more waits before."""
@@ -199,6 +199,27 @@ class Channel:
         properties.correlation_id = str(confirms.next_number)
         self._publish(exchange, routing_key, body, properties, mandatory=True)
         await confirms.expect().wait()
+
+    def publish_now(
+        self, routing_key: str, body: bytes, properties: commands.Basic.Properties, hearer: Hearer
+    ) -> bool:
+        """Send a message if it goes at once, without an exchange; `hearer` hears what `publish` returns or raises.
+
+        Returns False if it does not: nothing was sent.
+
+        Raises:
+            UsageError: as `publish`.
+        """
+        confirms = self._confirms
+        if confirms is None:
+            raise UsageError("publish_now() is for channels that confirm: open_channel(confirms=True)")
+        is_full = len(confirms.waiting) >= UNCONFIRMED
+        if self._closed is not None or is_full or not self._outlet.is_writable:
+            return False
+        properties.correlation_id = str(confirms.next_number)
+        self._publish("", routing_key, body, properties, mandatory=True)
+        confirms.expect_for(hearer)
+        return True
 
     def send(
         self,

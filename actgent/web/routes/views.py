@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ MAX_CONTENT = 4000
 """Characters of a tool's result or error in a stream."""
 
 
+@lru_cache(maxsize=256)
 def to_date(seconds: float) -> str | None:
     """Unix time as RFC 3339; None for none."""
     if not 0 < seconds < math.inf:
@@ -82,11 +84,15 @@ def mode_of(session: Session) -> str | None:
 
 def of_usage(usage: Usage) -> dict[str, Any]:
     """What model calls took, with that of sessions that worked for it as `total`."""
-    whole = usage.total
-    own = attrs.asdict(attrs.evolve(usage, children=None))
-    total = attrs.asdict(attrs.evolve(whole, children=None))
-    del own["children"], total["children"]
-    return {**own, "total": total}
+    own = _own_usage(usage)
+    return {**own, "total": own if usage.children is None else _own_usage(usage.total)}
+
+
+_OF_USAGE = tuple(field.name for field in attrs.fields(Usage) if field.name != "children")
+
+
+def _own_usage(usage: Usage) -> dict[str, Any]:
+    return {name: getattr(usage, name) for name in _OF_USAGE}
 
 
 def of_budget(budget: Budget | None) -> dict[str, Any] | None:

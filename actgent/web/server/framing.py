@@ -24,6 +24,8 @@ _CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})[ \t]*(?:;[\x20-\x7e\t]*)?")
 _GONE = {b"upgrade", b"http2-settings"}
 DIRECT = "actgent.direct"
 """Under which an application finds the connection in the `state` of its scope, to write chunks of an answer to by itself."""
+PLAIN = "actgent.plain"
+"""Under which it finds a way that takes a stream as it is, where there is no connection of HTTP."""
 State = Literal["head", "length", "chunk", "chunk data", "chunk end", "last", "refused"]
 
 

@@ -4,9 +4,9 @@ What is asked is checked as of a request over HTTP: its address, what its sender
 server in between: an answer that is known is told as it is, and only one that is a stream is written as over HTTP.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import orjson
@@ -42,6 +42,7 @@ from actgent.web.routes.endpoints import (
     too_large,
 )
 from actgent.web.routes.table import ENDPOINTS
+from actgent.web.server.framing import PLAIN
 from actgent.web.server.relay import HANDED_ON, WANTS_HEADERS
 from actgent.web.streaming.streams import Streamed
 from actgent.web.tokens import AccessToken, Caller
@@ -55,8 +56,18 @@ KNOWN = 4096
 """Addresses, and senders, that are looked up once only; more are looked up again."""
 _UNAVAILABLE = 503
 _HANDED_ON_ALWAYS = {name: value for name, value in ALWAYS.items() if name in HANDED_ON}
-Tell = Callable[[int, bytes, bool, Mapping[str, str]], Awaitable[None]]
-"""Takes the status of an answer, a piece of it, whether that is the last one, and headers that are wanted."""
+
+
+class Tell(Protocol):
+    """Tells the answer to a request, in pieces."""
+
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str], /) -> None:  # noqa: FBT001 - read as a sentence
+        """Tell the status, a piece, whether that is the last one, and headers that are wanted."""
+
+    def now(self, data: bytes) -> bool:
+        """Tell a further piece of a stream if it goes at once; returns False if it does not."""
+
+
 Place = tuple[Mapping[str, Endpoint], Mapping[str, str]]
 """The endpoints of an address by verb, and the variable segments of its path."""
 
@@ -142,6 +153,7 @@ class _Answer:
     def __init__(self, request: WiredRequest, tell: Tell, gone: trio.Event) -> None:
         self.id = new_id()
         self.has_begun = False
+        self.is_cut = False
         self.status = 0
         self.route = "none"
         """The path of its endpoint, as the table has it."""
@@ -152,7 +164,7 @@ class _Answer:
     async def say(self, response: Response) -> None:
         """Tell all of a response, as it comes if it is a stream."""
         if isinstance(response, Streamed):
-            scope = {"type": "http", "http_version": "2", "method": self._verb}
+            scope = {"type": "http", "http_version": "2", "method": self._verb, "state": {PLAIN: self}}
             await response(scope, self.receive, self._send)
         else:
             self._begin(response.status_code, response)
@@ -162,6 +174,14 @@ class _Answer:
         self.has_begun, self.status = True, status
         if self._wants_headers:
             self._headers = _handed_on(response.raw_headers)
+
+    # --- the way of a stream: see `DirectWay`
+
+    def send_now(self, data: bytes) -> int:
+        return len(data) if self._tell.now(data) else 0
+
+    async def send_all(self, data: bytes) -> None:
+        await self._tell(self.status, data, False, self._headers)  # noqa: FBT003 - as `Tell`
 
     async def receive(self) -> dict[str, Any]:
         """Wait until nobody reads any more; the body was read before."""

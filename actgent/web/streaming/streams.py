@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence, Set as AbstractSet
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import orjson
@@ -18,7 +18,7 @@ import trio
 from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
-from actgent.web.server.framing import DIRECT, chunked
+from actgent.web.server.framing import DIRECT, PLAIN, chunked
 
 MAX_FRAMES = 1000
 MAX_BYTES = 1_000_000
@@ -74,12 +74,18 @@ class Piece:
     @cached_property
     def first(self) -> float:
         """The lowest number; infinite where there is none."""
-        return min((number for number, _ in self.frames if number is not None), default=math.inf)
+        for number, _ in self.frames:
+            if number is not None:
+                return number
+        return math.inf
 
     @cached_property
     def last(self) -> int:
         """The highest number; 0 where there is none."""
-        return max((number for number, _ in self.frames if number is not None), default=0)
+        for number, _ in reversed(self.frames):
+            if number is not None:
+                return number
+        return 0
 
     def behind(self, number: int) -> "Piece":
         """As much of it as follows a number."""
@@ -91,18 +97,33 @@ class Piece:
 ALIVE_PIECE = Piece([(None, ALIVE_FRAME)])
 
 
-class StreamWriter:
-    """Where one answer goes: straight to the connection where the server gives it, else message by message (ASGI)."""
+class DirectWay(Protocol):
+    """The way to one client, which a server gives to what writes a stream."""
 
-    def __init__(self, send: Send, direct: Any = None) -> None:
+    is_cut: bool
+    """True: its client read too slowly."""
+
+    def send_now(self, data: bytes) -> int:
+        """Send what goes at once, and return how much that is."""
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of it; raises as `StreamWriter.write`."""
+
+
+class StreamWriter:
+    """Where one answer goes: straight to the client where the server gives a way, else message by message (ASGI)."""
+
+    def __init__(self, send: Send, direct: DirectWay | None = None, *, is_chunked: bool = True) -> None:
+        """Args: `is_chunked` is False for a way that takes what is written as it is, and no chunks of HTTP."""
         self.is_cut = False
         """True: its client read too slowly."""
         self._send = send
         self._direct = direct
+        self._is_chunked = direct is not None and is_chunked
 
     def encoded(self, piece: Piece) -> bytes:
         """A piece as `write` and `write_now` take it."""
-        return piece.data if self._direct is None else piece.chunk
+        return piece.chunk if self._is_chunked else piece.data
 
     def write_now(self, encoded: bytes) -> int:
         """Write as much as goes at once; returns how much that is."""
@@ -122,7 +143,7 @@ class StreamWriter:
     async def __call__(self, data: bytes) -> None:
         """Encode something for this connection alone, and write it."""
         if data:
-            await self.write(chunked(data) if self._direct is not None else data)
+            await self.write(chunked(data) if self._is_chunked else data)
 
 
 class Frames:
@@ -261,8 +282,10 @@ class StreamedEvents(Streamed):
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        direct = scope.get("state", {}).get(DIRECT) if scope["http_version"] == "1.1" else None
-        wire, is_whole = StreamWriter(send, direct), False
+        state = scope.get("state", {})
+        chunked_way = state.get(DIRECT) if scope["http_version"] == "1.1" else None
+        direct = chunked_way or state.get(PLAIN)
+        wire, is_whole = StreamWriter(send, direct, is_chunked=chunked_way is not None), False
 
         async def run() -> None:
             nonlocal is_whole

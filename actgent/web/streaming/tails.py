@@ -38,7 +38,7 @@ def to_frames(happenings: Sequence[Happening]) -> Iterator[tuple[int, bytes]]:
     """The events of records as they are sent: those of one record in one piece, the last of which has its number."""
     for number, told in itertools.groupby(happenings, key=lambda each: each.number):
         *others, last = told
-        before = b"".join(frame(each.name, each.data) for each in others)
+        before = b"".join([frame(each.name, each.data) for each in others])
         yield number, before + frame(last.name, last.data, number=number)
 
 
@@ -75,14 +75,14 @@ class Tail:
             known = {"done": item.done, "total": item.total, "text": item.text}
             self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
-    def add(self, told: Sequence[Happening]) -> None:
+    def add(self, record: Record, told: Sequence[Happening]) -> None:
         """Have the events of a record told with those that are told next."""
-        names = {each.name for each in told}
-        if any(each.name == "ended" and each.data["failed"] is not None for each in told):
-            names.add("failed")
+        if not told:
+            return
+        names = names_of(record)
         for number, data in to_frames(told):
             self._add(data, number)
-        if not names.isdisjoint({"answer", "ended"}):
+        if "answer" in names or "ended" in names:
             self.grown = None
         self.is_over = self.is_over or "closed" in names
         self._is_awaited = self._is_awaited or self._is_wanted(names)
@@ -243,7 +243,7 @@ def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
     has_grown = False
     while not tail.is_much and (item := follower.receive_now()) is not None:
         if isinstance(item, Followed):
-            tail.add(teller.tell(item.number, item.record, item.at or 0.0))
+            tail.add(item.record, teller.tell(item.number, item.record, item.at or 0.0))
         else:
             has_grown = True
             tail.grow(item)
