@@ -8,6 +8,7 @@ import attrs
 import trio
 
 from actgent.errors import ActgentError, FeedLagged
+from actgent.support.quick_init import quick_init
 
 from .listing import SessionKey
 from .records import Record
@@ -16,6 +17,7 @@ FEED_BYTES = 16_000_000
 """Bytes of records that wait for one reader, at most."""
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Written:
     """A step that is in the journal: its records, which have the numbers from `first` on."""
@@ -104,8 +106,7 @@ class Backlog:
         while len(self._items) > self.capacity or (self._size > FEED_BYTES and len(self._items) > 1):
             self._drop()
         for reader in self.readers:
-            if reader.is_waiting and reader.is_woken_by(item):
-                reader.wake()
+            reader.hear_of(item)
 
     def _drop_read(self) -> None:
         read = min((reader.place for reader in self.readers), default=self.end)
@@ -195,7 +196,8 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
             raise trio.EndOfChannel
 
     def _check_place(self) -> None:
-        first = max(self._backlog.begin, self._backlog.end - self.capacity)
+        backlog = self._backlog
+        first = max(backlog.begin, backlog.end - self.capacity)
         if self.place < first:
             lost, self.place = first - self.place, first
             raise FeedLagged(lost)
@@ -212,13 +214,12 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         else:
             await self._parked.park()
 
-    @property
-    def is_waiting(self) -> bool:
-        """True if somebody waits for news."""
-        return bool(self._parked)
+    def hear_of(self, item: UnreadStep | Erased) -> None:
+        """Something was just put: have those go on that wait for it."""
+        if self._parked and self._is_woken_by(item):
+            self._parked.unpark_all()
 
-    def is_woken_by(self, item: UnreadStep | Erased) -> bool:
-        """Return True if something that was just put ends a `wait`."""
+    def _is_woken_by(self, item: UnreadStep | Erased) -> bool:
         if self.woken_by is None or isinstance(item, Erased) or self._backlog.end - self.place >= _MUCH:
             return True
         given = item.given

@@ -21,7 +21,7 @@ from .frequent import Whole
 
 WAITING = 1_000_000
 """Bytes that wait to be sent, until whoever publishes waits, too."""
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 """Bytes that are read at once, at most."""
 GOODBYE = 1.0
 """Seconds that the broker has to answer a goodbye."""

@@ -6,7 +6,7 @@ then, misses nothing; what comes twice has a number that it has seen. Where nobo
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -74,9 +74,11 @@ class _Stored:
     def _know_records(self) -> bool:
         """Decode the records, unless that was done; False where an earlier step has some of what they hold."""
         if self._records is None:
-            with suppress(LookupError):
+            try:
                 self._records = self._decode()
-        return self._records is not None
+            except LookupError:
+                return False
+        return True
 
     def _decode(self) -> tuple[Record, ...]:
         if self.given and all(map(is_fixed, self.given)):

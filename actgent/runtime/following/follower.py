@@ -5,8 +5,8 @@ is left out. A reader that falls behind the feed reads the journal again: it los
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
@@ -93,9 +93,31 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
             trio.EndOfChannel, trio.ClosedResourceError: see `receive`.
         """
         while (item := self.receive_ready()) is None:
-            if self._is_behind or not self._feed.has_news or not self._hear_now():
+            if self._is_behind or not self._feed.has_news or (told := self._next_now()) is None:
                 return None
+            self._take_in(told)
         return item
+
+    def receive_step(self) -> Written | None:
+        """Return the next step if it is there as a whole and need not be read: its records are received with that.
+
+        None says nothing: `receive_now` gives what is there.
+
+        Raises:
+            trio.EndOfChannel, trio.ClosedResourceError: see `receive`.
+        """
+        self.check_open()
+        if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
+            return None
+        item, names = self._next_now(), self._names
+        if isinstance(item, Written) and names and item.records and item.first == self.cursor + 1:
+            for record, turn in names.turns(item):
+                self._pass(record, turn)
+            self.cursor = item.last
+            return item
+        if item is not None:
+            self._take_in(item)
+        return None
 
     def wake_for(self, woken_by: Callable[[Sequence[Record]], bool]) -> None:
         """Have `move_on` wait until such records are written, more waits than is good, or something grows."""
@@ -118,14 +140,18 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
     def _take(self) -> Followed:
         item = self._ready.popleft()
         self.cursor = item.number
-        match item.record:
-            case Said(message=message, stop=str(stop)) if stop:
-                self._void = message.id
-            case Ended():
-                self._void = item.turn
-            case Closed():
-                self._has_ended = True
+        self._pass(item.record, item.turn)
         return item
+
+    def _pass(self, record: Record, turn: str) -> None:
+        """Know what a record ends that was received."""
+        if isinstance(record, Said):
+            if record.stop:
+                self._void = record.message.id
+        elif isinstance(record, Ended):
+            self._void = turn
+        elif isinstance(record, Closed):
+            self._has_ended = True
 
     async def _read_on(self) -> None:
         """Read a page behind the cursor; what comes while it is read is in the feed."""
@@ -151,26 +177,24 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         return ""
 
     async def _hear(self) -> None:
-        with self._heard():
+        try:
             self._take_in(await self._feed.receive())
-
-    def _hear_now(self) -> bool:
-        """The same if something is there that need not be read; False: nothing is."""
-        try:
-            with self._heard():
-                self._take_in(self._feed.receive_nowait())
-        except trio.WouldBlock:
-            return False
-        return True
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        try:
-            yield
         except FeedLagged:
             self._is_behind = True
         except trio.EndOfChannel:
             self._has_ended = True
+
+    def _next_now(self) -> Written | Erased | None:
+        """The next of the feed, if that is there and need not be read."""
+        try:
+            return self._feed.receive_nowait()
+        except FeedLagged:
+            self._is_behind = True
+        except trio.EndOfChannel:
+            self._has_ended = True
+        except trio.WouldBlock:
+            pass
+        return None
 
     def _take_in(self, item: Written | Erased) -> None:
         last = self._ready[-1].number if self._ready else self.cursor

@@ -18,8 +18,10 @@ from actgent.messages import CallProgress, Token
 from actgent.protocols.growing import Growth
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Attached
+from actgent.support.quick_init import quick_init
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Followed:
     """A record of a session."""
@@ -191,10 +193,15 @@ class TurnNames:
 
     def name(self, step: Written, after: int) -> Iterator[Followed]:
         """The records of a step behind a number, with their turns."""
-        for place, record in enumerate(step.records):
-            turn = self._turn_of(record, step.records[place + 1 :])
-            if step.first + place > after:
-                yield Followed(number=step.first + place, at=step.at, turn=turn, record=record)
+        for number, (record, turn) in enumerate(self.turns(step), step.first):
+            if number > after:
+                yield Followed(number=number, at=step.at, turn=turn, record=record)
+
+    def turns(self, step: Written) -> Iterator[tuple[Record, str]]:
+        """The records of a step, each with its turn."""
+        records = step.records
+        for place, record in enumerate(records, 1):
+            yield record, self._turn_of(record, records[place:])
 
     def _turn_of(self, record: Record, behind: Iterable[Record]) -> str:
         match record:

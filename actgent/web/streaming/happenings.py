@@ -38,6 +38,7 @@ from actgent.journal.records import (
     Unscheduled,
 )
 from actgent.messages import NO_USAGE, Message, ToolResult, Usage
+from actgent.support.quick_init import quick_init
 from actgent.web.routes.views import (
     MAX_CONTENT,
     MediaIds,
@@ -56,6 +57,7 @@ PAGE = 200
 Data = dict[str, Any]
 
 
+@quick_init
 @attrs.frozen(kw_only=True)
 class Happening:
     """One event of a session's stream."""
@@ -211,6 +213,8 @@ _ROWS: Mapping[type, Callable[[Any], tuple[str, Data]]] = {
 }
 
 
+_ONLY_ENDED, _FAILED = ("ended",), ("ended", "failed")
+_ANSWER, _RESULT = ("answer",), ("result",)
 _NAMES: Mapping[type, tuple[str, ...]] = {
     Accepted: ("message",),
     Delivered: ("reply",),
@@ -234,13 +238,14 @@ _NAMES: Mapping[type, tuple[str, ...]] = {
 
 def names_of(record: Record) -> tuple[str, ...]:
     """The events that may be made of a record, by name; `failed` is one that tells a failure, too."""
+    names = _NAMES.get(type(record))
+    if names is not None:
+        return names
     if isinstance(record, Said):
-        return ("answer",) if record.message.sender.kind == "assistant" else ("result",)
-    if isinstance(record, Told):
-        return (record.kind,)
+        return _ANSWER if record.message.sender.kind == "assistant" else _RESULT
     if isinstance(record, Ended):
-        return ("ended",) if record.failed is None else ("ended", "failed")
-    return _NAMES.get(type(record), ())
+        return _ONLY_ENDED if record.failed is None else _FAILED
+    return (record.kind,) if isinstance(record, Told) else ()
 
 
 def to_event(record: Record) -> tuple[str, Data]:

@@ -150,7 +150,7 @@ class Frames:
     """What waits for one connection."""
 
     def __init__(self, wire: StreamWriter, wanted: AbstractSet[str] | None = None) -> None:
-        self._wanted = wanted
+        self.wanted = wanted
         """The events that its client waits for, by their names; None: all of them."""
         self.is_live = False
         """False: it still reads what was before, and nothing is kept for it."""
@@ -169,7 +169,7 @@ class Frames:
 
     def wants(self, names: Collection[str]) -> bool:
         """True if its client waits for one of these events."""
-        return self._wanted is None or not self._wanted.isdisjoint(names)
+        return self.wanted is None or not self.wanted.isdisjoint(names)
 
     def put(self, piece: Piece) -> bool:
         """Send a piece, or keep it; beyond what may wait, the connection is told that it lags, and ends.

@@ -63,6 +63,10 @@ class Tail:
     _size: int = 0
     _is_awaited: bool = False
     """True: a reader waits for one of them."""
+    _is_changed: bool = True
+    """True: readers have come or gone since it was looked what they wait for."""
+    _wanted: AbstractSet[str] | None = None
+    """The events that any of them waits for; None: all."""
 
     def grow(self, item: Growing | CallProgress) -> None:
         """Have what grows told to those who want it, and have what grew before; who comes later gets all of it."""
@@ -85,7 +89,8 @@ class Tail:
         if "answer" in names or "ended" in names:
             self.grown = None
         self.is_over = self.is_over or "closed" in names
-        self._is_awaited = self._is_awaited or self._is_wanted(names)
+        if not self._is_awaited:
+            self._is_awaited = self._is_wanted(names)
 
     def _add(self, data: bytes, number: int | None) -> None:
         self._waiting.append((number, data))
@@ -94,7 +99,20 @@ class Tail:
 
     def _is_wanted(self, names: Collection[str]) -> bool:
         """True if a reader waits for one of these events."""
-        return any(each.wants(names) for each in self.readers)
+        if self._is_changed:
+            self._is_changed, wanted = False, [each.wanted for each in self.readers]
+            self._wanted = None if None in wanted else frozenset().union(*filter(None, wanted))
+        return self._wanted is None or not self._wanted.isdisjoint(names)
+
+    def join(self, reader: Frames) -> None:
+        """Have somebody read it, too."""
+        self.readers.add(reader)
+        self._is_changed = True
+
+    def leave(self, reader: Frames) -> None:
+        """Have somebody read it no more."""
+        self.readers.discard(reader)
+        self._is_changed = True
 
     @property
     def is_due(self) -> bool:
@@ -120,7 +138,7 @@ class Tail:
         self._waiting, self._size, self._is_awaited = [], 0, False
         for number, reader in enumerate(tuple(self.readers), 1):
             if not reader.put(piece):
-                self.readers.discard(reader)
+                self.leave(reader)
             if number % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
 
@@ -170,12 +188,12 @@ class Tails:
         frames = Frames(wire, wanted)
         if self._is_closed:
             frames.end(bye())
-        tail.readers.add(frames)
+        tail.join(frames)
         try:
             await tail.ready.wait()
             yield tail, frames
         finally:
-            tail.readers.discard(frames)
+            tail.leave(frames)
             if not tail.readers:
                 self._drop(tail)
 
@@ -241,8 +259,13 @@ def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
         trio.EndOfChannel: nothing follows what was taken.
     """
     has_grown = False
-    while not tail.is_much and (item := follower.receive_now()) is not None:
-        if isinstance(item, Followed):
+    while not tail.is_much:
+        if (step := follower.receive_step()) is not None:
+            for number, record in enumerate(step.records, step.first):
+                tail.add(record, teller.tell(number, record, step.at or 0.0))
+        elif (item := follower.receive_now()) is None:
+            break
+        elif isinstance(item, Followed):
             tail.add(item.record, teller.tell(item.number, item.record, item.at or 0.0))
         else:
             has_grown = True
