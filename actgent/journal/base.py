@@ -343,6 +343,10 @@ class Journal(abc.ABC):
             JournalDamaged: it is not what was written.
         """
 
+    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
+        """Return the same where it is known without waiting; None says nothing, and `head` is to be asked."""
+        return None
+
     @abc.abstractmethod
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         """The sessions straight below this one, of any agent, oldest first."""

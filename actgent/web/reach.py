@@ -62,7 +62,10 @@ class Reach:
     async def _named(self, session_id: str, agent: str | None) -> list[SessionSummary]:
         """Return what there is of an id; what is not there is asked for, too, so that it takes as long."""
         wanted = [agent] if agent is not None else await self.journal.agents_of(session_id) or [""]
-        found = [await self.journal.head(each, session_id) for each in wanted]
+        journal = self.journal
+        found = [
+            journal.head_now(each, session_id) or await journal.head(each, session_id) for each in wanted
+        ]
         return [head for head in found if head is not None and not is_holder(head)]
 
     async def sees(self, caller: Caller, head: SessionSummary) -> bool:
@@ -84,7 +87,8 @@ class Reach:
 
     async def opened(self, head: SessionSummary) -> Session:
         """The session of a head that the caller reaches; raises as `session`, but no `Problem`."""
-        return face_of(await self.opener(head.agent).find(head.session_id))
+        opener = self.opener(head.agent)
+        return face_of(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
 
     def opener(self, agent: str) -> SessionOpener:
         """Return what opens the sessions of an agent.

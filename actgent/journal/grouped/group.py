@@ -351,6 +351,11 @@ class GroupedJournal(StoredJournal):
             found = (await self._known_heads([key])).get(key)
         return None if found is None else found.summary
 
+    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
+        key = SessionKey(agent, session_id)
+        known = None if self._queue.has_unwritten(key) or not self._epoch else self._heads.settled(key)
+        return None if known is None else known.summary
+
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         await self._flush(EVERYONE)
         async with self._storage:

@@ -337,6 +337,9 @@ class PartitionedJournal(PostgresJournal):
         )
         return found
 
+    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
+        return super().head_now(agent, session_id) if self.owns(session_id) else None
+
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
         if self.partition_of(session_id) not in self.owned:
             self._heads.forget([SessionKey(agent, session_id)])

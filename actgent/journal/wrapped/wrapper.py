@@ -113,6 +113,9 @@ class WrappedJournal(Journal):
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
         return await self.inner.head(agent, session_id)
 
+    def head_now(self, agent: str, session_id: str) -> SessionSummary | None:
+        return self.inner.head_now(agent, session_id)
+
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         return await self.inner.children(agent, session_id)
 

@@ -289,6 +289,13 @@ class SessionOpener:
                 return await self.reopen(session_id, deps)
         return await self._after_pause(sessions.find(session_id).face)
 
+    def find_loaded(self, session_id: str) -> SessionContext | None:
+        """The same if it is in memory, and nothing is to be waited for; None says nothing."""
+        context = self.running.sessions.get(session_id)
+        if context is None or context.closed or session_id in self._opening:
+            return None
+        return context if self.running.lifecycle.leaving.find(session_id) is None else None
+
     async def _after_pause(self, face: object) -> SessionContext:
         """The session of a user's end, loaded, after a pause in which it may be unloaded."""
         await trio.lowlevel.checkpoint()

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -29,6 +30,7 @@ from .views import of_rating, of_said
 MAX_WAIT = 300
 """Seconds that `Prefer: wait=` waits at most."""
 MAX_PARTS = 100
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 PATIENCE = 10
 """Seconds that the journal has to write a message, where its sender does not wait for room."""
 _MEDIA = {
@@ -189,10 +191,15 @@ def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict
 
 
 def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Response:
-    place = f"/v1/sessions/{quote(head.session_id, safe='')}/messages/{quote(story.message_id, safe='')}"
+    place = f"/v1/sessions/{_segment(head.session_id)}/messages/{_segment(story.message_id)}"
     return JSON(
         _document(call, head, story), status_code=200 if story.is_over else 202, headers={"location": place}
     )
+
+
+def _segment(text: str) -> str:
+    """A text as a segment of a path; most ids are one as they are."""
+    return text if _PLAIN.fullmatch(text) else quote(text, safe="")
 
 
 def _id_of(call: HTTPCall) -> str | None:
