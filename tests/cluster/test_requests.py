@@ -2,6 +2,7 @@
 
 import logging
 
+import orjson
 import pytest
 import trio
 import trio.testing
@@ -297,3 +298,111 @@ async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
     assert (ended, link.pieces, len(requests)) == ([True], 0, 0)
+
+
+class Confirming(Outbox):
+    """A broker that takes pieces, and says so when it is asked to."""
+
+    def __init__(self):
+        super().__init__()
+        self.hearers, self.is_up = [], True
+
+    def publish_now(self, key, body, properties, hearer):
+        if self.is_up:
+            self.sent.append(decode_message(body, properties))
+            self.hearers.append(hearer)
+        return self.is_up
+
+
+async def test_a_piece_that_is_not_waited_for_is_one_of_the_stream():
+    """They are numbered as they go, one at a time; one that did not go has no number, and one that is lost ends the stream."""
+    tellings, link = [], Confirming()
+
+    class Streaming:
+        async def answer(self, request, tell, gone):
+            await tell(200, b"first", False)
+            tellings.append(tell)
+            await gone.wait()
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
+        await trio.testing.wait_all_tasks_blocked()
+        (tell,) = tellings
+        assert tell.now(b"second")
+        assert not tell.now(b"too soon")
+        link.hearers[0].fulfil(None)
+        link.is_up = False
+        assert not tell.now(b"no way")
+        link.is_up = True
+        assert tell.now(b"third")
+        assert [(each.number, each.data, each.status, each.is_last) for each in link.sent] == [
+            (0, b"first", 200, False),
+            (1, b"second", 200, False),
+            (2, b"third", 200, False),
+        ]
+        assert len(requests) == 1
+        link.hearers[1].fail(lambda: Unroutable("no queue"))
+    assert len(requests) == 0
+
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "kind"),
+    [
+        ({"path": "/nothing"}, 404, "not-found"),
+        ({"path": "/sessions/s/nothing"}, 404, "not-found"),
+        ({"path": "/sessions/%00/messages"}, 404, "not-found"),
+        ({"path": "/sessions/other/messages", "owner": "eve", "scopes": ("chat",)}, 404, "not-found"),
+        ({"verb": "PUT"}, 405, "method-not-allowed"),
+        ({"scopes": ("read",)}, 403, "forbidden"),
+        ({"owner": "eve", "scopes": ("chat",)}, 404, "not-found"),
+        ({"owner": ""}, 422, "invalid"),
+        ({"query": "agent=clerk&agent=clerk"}, 422, "invalid"),
+        ({"query": "token=secret"}, 400, "malformed-request"),
+        ({"headers": {}}, 415, "unsupported-media-type"),
+        ({"headers": {**JSON, "content-encoding": "gzip"}}, 415, "unsupported-media-type"),
+        ({"body": b"{"}, 400, "malformed-request"),
+        ({"body": b'{"content": "a", "content": "b"}'}, 400, "malformed-request"),
+        ({"body": b'{"content": %s}' % (b"[" * 65 + b"]" * 65)}, 400, "malformed-request"),
+        ({"body": b'{"content": 5}'}, 422, "invalid"),
+        ({"body": b"[]"}, 422, "invalid"),
+        ({"body": b'{"content": "%s"}' % (b"x" * 10_000_000)}, 413, "body-too-large"),
+        ({}, 202, None),
+    ],
+)
+async def test_requests_are_checked_as_those_over_http(asked, status, kind):
+    """Their address and verb, who asks, the query, and the body; also when the same was asked before."""
+    request = {
+        "verb": "POST",
+        "path": "/sessions/s/messages",
+        "query": "agent=clerk",
+        "headers": JSON,
+        "body": b'{"content": "hello"}',
+        "owner": "ada",
+    } | asked
+    link, store = Outbox(), TokenStore([])
+    async with (
+        open_runtime(journal="memory:") as runtime,
+        open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
+        trio.open_nursery() as nursery,
+    ):
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"] * 2)))
+        for name in ("s", "other"):
+            await agent.create_session("ada", session_id=name)
+        application = wired_application(runtime, inside, kind=WiredApplication)
+        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests.open()
+        for number in range(2):
+            requests.take(Delivery(), WireRequest(id=str(number), **request))
+        with trio.fail_after(20):
+            while len(requests):
+                await trio.testing.wait_all_tasks_blocked()
+        assert [each.status for each in link.sent] == [status] * 2
+        documents = [orjson.loads(each.data) for each in link.sent]
+        assert [each.get("type") for each in documents] == [kind and f"/errors/{kind}"] * 2
+        counted = sum(count for (_, code), count in inside.metrics.requests.items() if code == status)
+        assert counted == 2

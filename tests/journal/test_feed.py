@@ -1,5 +1,7 @@
 """The feed of a journal: what is on the disk is told once, with its numbers, and nothing else is."""
 
+from contextlib import suppress
+
 import pytest
 import trio
 import trio.testing
@@ -11,9 +13,9 @@ from actgent.journal.grouped.references import refer
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Finished, Said, Started
+from actgent.journal.records import Accepted, Appended, Changed, Ended, Finished, Said, Started
 from actgent.journal.wrapped import RedactedJournal, RelaxedJournal
-from actgent.messages import Message, Sender, Text, ToolResult
+from actgent.messages import NO_METADATA, Message, Sender, Text, ToolResult
 
 
 def changed(number):
@@ -358,3 +360,81 @@ async def test_a_journal_that_is_looked_at_tells_nothing(tmp_path, make_writer):
         with pytest.raises(UsageError, match="only looked at"):
             journal.feed()
         assert await journal.read("s") == (changed(1),)
+
+
+# --- what is woken, and with what --------------------------------------------------------
+
+
+def accepted(text, metadata):
+    message = Message(session_id="s", sender=Sender("ada", "user"), parts=(Text(text),), metadata=metadata)
+    return Accepted(message=message)
+
+
+async def test_what_changes_after_it_was_written_is_told_as_it_was_written(journal, make_writer):
+    """Also by a reader that comes to it late; what holds nothing that could change is told as it was given."""
+    writer = make_writer(journal, await journal.acquire())
+    changes, metadata = {"list": [1]}, {"list": [1]}
+    begun, ended = Appended(message_id="m"), Ended(message_id="m")
+    async with journal.feed(SessionKey("a", "s")) as reader:
+        await writer.open()
+        await writer.commit(Changed(changes=changes))
+        await writer.commit(accepted("one", metadata))
+        await writer.commit(accepted("two", NO_METADATA), begun, ended)
+        changes["list"].append(2)
+        metadata["list"].append(2)
+        records = [record for _, record in numbered(await told(reader, 6))][1:]
+    assert records == list(await writer.load())[1:]
+    assert records[0].changes == records[1].message.metadata == {"list": [1]}
+    assert records[2].message.text == "two"
+    assert records[3:] == [begun, ended]
+
+
+async def test_a_reader_is_woken_by_what_it_waits_for(journal, make_writer):
+    """And by nothing else; then it reads what came before, too. What waits is not let grow for ever."""
+    writer, woken = make_writer(journal, await journal.acquire()), []
+
+    async def watch():
+        while True:
+            await reader.wait()
+            woken.append([record for step in taken() for record in step.records])
+
+    def taken():
+        steps = []
+        with suppress(trio.WouldBlock):
+            while True:
+                steps.append(reader.receive_nowait())
+        return steps
+
+    async with journal.feed(SessionKey("a", "s")) as reader, trio.open_nursery() as nursery:
+        await writer.open()
+        reader.woken_by = lambda records: any(type(each) is Ended for each in records)
+        nursery.start_soon(watch)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(each) for each in woken] == [1]  # what was there when it began to wait
+        await writer.commit(changed(1))
+        await writer.commit(changed(2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(woken) == 1
+        await writer.commit(Ended(message_id="m"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken[1:] == [[changed(1), changed(2), Ended(message_id="m")]]
+        for number in range(200):
+            await writer.commit(changed(number))
+        await trio.testing.wait_all_tasks_blocked()
+        assert sum(map(len, woken[2:])) > 100
+        nursery.cancel_scope.cancel()
+    with pytest.raises(trio.ClosedResourceError):
+        reader.receive_nowait()
+
+
+async def test_what_is_known_of_a_session_at_once_is_what_is_known_of_it(journal, make_writer):
+    """Or nothing is: of one that is not there, and of one with a step that is not written."""
+    writer = make_writer(journal, await journal.acquire())
+    assert journal.head_now("a", "s") is None
+    await writer.open()
+    await writer.turn()
+    assert journal.head_now("a", "s") == await journal.head("a", "s")
+    writer.write_soon(changed(1))
+    assert journal.head_now("a", "s") is None
+    assert (await journal.head("a", "s")).records == journal.head_now("a", "s").records
+    assert journal.head_now("b", "s") is None

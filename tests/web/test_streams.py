@@ -507,3 +507,45 @@ async def test_a_quiet_stream_says_that_it_is_there(serving, monkeypatch):
                     said += text
                     if said.count(": alive\n\n") == 3:
                         break
+
+
+async def test_who_comes_later_is_told_what_it_waits_for_at_once(serving):
+    """Also where those who read already wait for something else, which has not come."""
+
+    class Waiting(LLM):
+        name = "waiting"
+        may_go = trio.Event()
+
+        async def complete(self, chat, on_text=None):
+            await self.may_go.wait()
+            return Answer(parts=(Text("done"),))
+
+    found = {}
+
+    async def read(client, wanted, after):
+        headers = {"actgent-events": wanted, "last-event-id": str(after)}
+        events = found[wanted] = Events()
+        async with client.stream("GET", "/v1/sessions/s1/events", headers=headers) as stream:
+            async for piece in stream.aiter_text():
+                events.feed(piece)
+                if events.has(wanted):
+                    return
+
+    with trio.fail_after(30):
+        async with (
+            serving(agents=[BareAgent("clerk", llm=Waiting())]) as served,
+            served.client() as ada,
+            trio.open_nursery() as nursery,
+        ):
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            nursery.start_soon(read, ada, "reply", 0)
+            await trio.sleep(0.2)
+            await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+            known = (await ada.get("/v1/sessions/s1")).json()["records"]
+            async with trio.open_nursery() as later:
+                later.start_soon(read, ada, "message", known)
+                await trio.sleep(0.2)
+                await ada.post("/v1/sessions/s1/messages", json={"content": "hello again"})
+            Waiting.may_go.set()
+    names = [each[-2] for each in found["reply"].found if each[-2] in ("message", "reply")]
+    assert names == ["message", "message", "reply"]

@@ -345,3 +345,72 @@ async def test_what_is_no_amqp_ends_the_connection(data):
             assert "it does not keep to AMQP" in await connection.wait_lost()
         with pytest.raises(BrokerLost):
             await connection.open_channel()
+
+
+class Hearer:
+    """Notes what the broker says of a message."""
+
+    def __init__(self):
+        self.heard = []
+
+    def fulfil(self, _):
+        self.heard.append("taken")
+
+    def fail(self, error):
+        self.heard.append(type(error()))
+
+
+async def test_who_sends_without_waiting_hears_what_became_of_it():
+    """Once: that it was taken, that no queue takes it, or that nobody knows; and at once where it is not sent at all."""
+    async with connected() as (connection, broker):
+        channel = await open_channel(connection, broker, confirms=True)
+        hearers = [Hearer() for _ in range(5)]
+        for number, hearer in enumerate(hearers[:3]):
+            assert channel.publish_now("q", b"%d" % number, BASIC.Properties(), hearer)
+        returned = await broker.hear(header.ContentHeader)
+        returned.properties.correlation_id = "2"
+        back = BASIC.Return(reply_code=312, reply_text="NO_ROUTE", exchange="", routing_key="q")
+        await broker.say(
+            1, back, header.ContentHeader(body_size=1, properties=returned.properties), body.ContentBody(b"1")
+        )
+        await broker.say(1, BASIC.Ack(2, multiple=True))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.heard for each in hearers[:3]] == [["taken"], [Unroutable], []]
+        await broker.say(0, commands.Connection.Blocked("low on memory"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not channel.publish_now("q", b"x", BASIC.Properties(), hearers[3])
+        connection.lose("it went down")
+        assert not channel.publish_now("q", b"x", BASIC.Properties(), hearers[4])
+    assert [each.heard for each in hearers] == [["taken"], [Unroutable], [BrokerLost], [], []]
+
+
+async def test_deliveries_are_told_as_they_come():
+    """In their order, in as many frames as they take, until the block is left; what comes then goes back."""
+    found = []
+    async with connected() as (connection, broker):
+        channel = await open_channel(connection, broker, prefetch=5)
+        async with trio.open_nursery() as nursery:
+            consumers = []
+
+            async def run():
+                consumers.append(await channel.consume("q", take=found.append))
+
+            nursery.start_soon(run)
+            asked = await broker.hear(BASIC.Consume)
+            await broker.deliver(1, 1, asked.consumer_tag, b"first")  # before its own answer
+            await broker.say(1, BASIC.ConsumeOk(asked.consumer_tag))
+        async with consumers[0] as consumer:
+            long = b"y" * 5000
+            cut = [body.ContentBody(long[:4000]), body.ContentBody(long[4000:])]
+            deliver = BASIC.Deliver(asked.consumer_tag, 2, False, "", "q")
+            await broker.say(1, deliver, header.ContentHeader(body_size=5000), *cut)
+            await broker.deliver(1, 3, asked.consumer_tag, b"third")
+            await trio.testing.wait_all_tasks_blocked()
+            assert [each.body for each in found] == [b"first", long, b"third"]
+            found[1].acknowledge()
+            assert (await broker.hear(BASIC.Ack)).delivery_tag == 2
+        await broker.deliver(1, 4, asked.consumer_tag)
+        assert (await broker.hear(BASIC.Nack)).delivery_tag == 4
+        with pytest.raises(ConsumerCancelled):
+            await consumer.wait_end()
+    assert len(found) == 3
