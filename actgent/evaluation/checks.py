@@ -110,8 +110,8 @@ async def result_of(check: Check, trial: Trial) -> CheckResult:
     except AssertionError as error:
         return CheckResult(name, 0.0, False, str(error) or "an assertion failed")  # noqa: FBT003 - a field
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code; pytest.fail() raises no Exception
-        error = failure_of(raised, "check", name)
-        return CheckResult(name, 0.0, False, f"the check raised {describe(error)}")  # noqa: ASYNC104, FBT003 - no cancellation
+        failure = failure_of(raised, "check", name)
+        return CheckResult(name, 0.0, False, f"the check raised {describe(failure)}")  # noqa: ASYNC104, FBT003 - no cancellation
     return _result(name, said)
 
 
