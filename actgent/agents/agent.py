@@ -364,8 +364,8 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             NotRunning: the agent's block is not open.
             ActgentError: with `enhance_prompt`, what the model raised; no session was made.
-            ConfigurationError: the owner is empty, the id is no printable text of at most 200 characters, or the history is
-                none that a model takes, e.g. a tool call without its result.
+            ConfigurationError: the owner is empty or has NUL or half of a surrogate pair in the name, the id is no printable text
+                of at most 200 characters, or the history is none that a model takes, e.g. a tool call without its result.
             SessionExists: this agent has a session of this id already; other agents may have one.
             WrongOwner: the parent is another user's.
             InboxFull: the inbox was full, so the description was not taken.

@@ -4,10 +4,12 @@ In the journal each is a session of its own, of an agent that no program can hav
 and leaves with the first start after it. So a quota is durable by the same records, and as exactly, as a session's limits.
 """
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 import attrs
 
+from actgent.control.arguments import MAX_ID
 from actgent.control.budget import NOTHING, Account, Amounts, spent_in
 from actgent.control.quotas import Period, Quotas, Unit
 from actgent.journal.base import Journal, SessionSummary
@@ -34,7 +36,7 @@ class OwnerAccounts:
     """Unix time in seconds."""
     _periods: dict[Unit, Period] = attrs.field(factory=dict)
     _accounts: dict[tuple[Unit, str], Account] = attrs.field(factory=dict)
-    """By unit and owner."""
+    """By unit and the owner's name in ids."""
     _spent: dict[str, Amounts] = attrs.field(factory=dict)
     """What former processes spent, by the id of the session that holds it."""
 
@@ -63,14 +65,15 @@ class OwnerAccounts:
 
     def of(self, owner: str) -> tuple[Account, ...]:
         """The accounts of an owner in the day and the month that run."""
-        return tuple([self._account(period, owner) for period in self._running()])
+        name = _name_in_ids(owner)
+        return tuple([self._account(period, name, owner) for period in self._running()])
 
     def find(self, key: AccountKey) -> Account | None:
         """The account of this key; None where its period is over, or is not bounded any more."""
-        name, _, owner = key.session_id.partition(" ")
+        period_name, _, name = key.session_id.partition(" ")
         for period in self._running():
-            if period.name == name:
-                return self._account(period, owner)
+            if period.name == period_name:
+                return self._account(period, name, name)
         return None
 
     def _running(self) -> Iterator[Period]:
@@ -82,14 +85,14 @@ class OwnerAccounts:
                 self._accounts = {key: each for key, each in self._accounts.items() if key[0] != unit}
             yield period
 
-    def _account(self, period: Period, owner: str) -> Account:
-        account = self._accounts.get((period.unit, owner))
+    def _account(self, period: Period, name: str, owner: str) -> Account:
+        account = self._accounts.get((period.unit, name))
         if account is None:
-            account = self._accounts[period.unit, owner] = self._open(period, owner)
+            account = self._accounts[period.unit, name] = self._open(period, name, owner)
         return account
 
-    def _open(self, period: Period, owner: str) -> Account:
-        key = AccountKey(session_id=f"{period.name} {owner}", agent=HOLDER)
+    def _open(self, period: Period, name: str, owner: str) -> Account:
+        key = AccountKey(session_id=f"{period.name} {name}", agent=HOLDER)
         limits = self.quotas.limits[period.unit].shared
         known = self._spent.pop(key.session_id, None)
         log = None
@@ -98,10 +101,17 @@ class OwnerAccounts:
             if known is None:
                 # A date to come keeps it from leaving as an old session before its period is over.
                 log.add(
-                    Opened(owner=Sender(owner), agent=HOLDER, created_at=self.now(), limits=limits),
+                    Opened(owner=Sender(name), agent=HOLDER, created_at=self.now(), limits=limits),
                     Due(at=period.ends_at),
                 )
         return Account(key, limits, known or NOTHING, log=log, owner=owner, period=period.unit)
+
+
+def _name_in_ids(owner: str) -> str:
+    """An owner's name as ids of sessions can hold it: a digest stands for one that is long, or that databases refuse."""
+    if len(owner) <= MAX_ID and owner.isprintable():
+        return owner
+    return "\n" + hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def is_holder(session: SessionKey | SessionSummary) -> bool:

@@ -12,6 +12,7 @@ from actgent.errors import (
     ConfigurationError,
     WrongOwner,
 )
+from actgent.errors.printable import quoted
 from actgent.journal.records import Opened
 from actgent.messages import OnBusy, Sender
 from actgent.sessions.context import SessionContext
@@ -61,20 +62,34 @@ def check_new(new: NewSession) -> None:
 @functools.lru_cache(maxsize=256)
 def _user(name: str) -> Sender:
     """A user of this name; who opens one session opens more."""
+    _check_kept(name)
     return Sender(name)
+
+
+def _check_kept(name: str) -> None:
+    """Refuse a name that comes back as another from a database, and so would be another owner's.
+
+    Raises:
+        ConfigurationError: it holds NUL, or half of a surrogate pair.
+    """
+    if "\0" in name or (not name.isascii() and name.encode("utf-8", "replace").decode() != name):
+        raise ConfigurationError(
+            f"owner {quoted(name)} holds NUL or half of a surrogate pair, which databases do not keep: take it out"
+        )
 
 
 def to_owner(owner: Sender | str) -> Sender:
     """Whoever a session belongs to; a name is a user's.
 
     Raises:
-        ConfigurationError: it is empty, or nobody.
+        ConfigurationError: it is empty, nobody, or holds what no database keeps as it is.
     """
     if isinstance(owner, str) and owner.strip():
         return _user(owner)
     if not isinstance(owner, Sender):
         what = "must not be empty" if type(owner) is str else f"is a text or a Sender, not {owner!r:.100}"
         raise ConfigurationError(f"owner {what}: pass the name of whoever talks to the agent")
+    _check_kept(owner.name)
     return owner
 
 

@@ -1,6 +1,7 @@
 """What the sessions of one owner may take together in a day or a month."""
 
 import datetime as dt
+import random
 
 import pytest
 import trio
@@ -51,6 +52,39 @@ async def test_all_sessions_of_an_owner_draw_on_one_quota(journal):
         assert (caught.value.owner, caught.value.period, caught.value.field) == ("ada", "day", "model_calls")
         assert await ask(one, "bob", "d") == "Noted."
         assert {each.agent for each in await runtime.sessions()} == {"one", "two"}
+
+
+LONG = "".join(random.Random(7).choices("abcdefghij", k=20_000))
+
+
+@pytest.mark.parametrize(
+    "owner",
+    ["a\tb", "\n" + "0" * 64, "a\u2028b", LONG, "ada"],
+    ids=["tab", "digest", "line end", "long", "usual"],
+)
+@pytest.mark.parametrize("kind", ["none", "sqlite", "postgres"])
+async def test_an_owner_may_have_any_name(request, tmp_path, kind, owner):
+    """His quota is his alone, over restarts too, and others are answered."""
+    url = {"none": None, "sqlite": f"sqlite:///{tmp_path}/agents.db"}.get(kind)
+    url = request.getfixturevalue("postgres_url") if kind == "postgres" else url
+    with trio.fail_after(20):
+        async with open_runtime(journal=url, quotas=TWO) as runtime:
+            agent = await runtime.start(clerk())
+            assert await ask(agent, owner, "a") == "Noted."
+            assert await ask(agent, owner + "2", "b") == "Noted."
+            if url is None:
+                assert await ask(agent, owner, "a") == "Noted."
+                with pytest.raises(LimitReached):
+                    await ask(agent, owner, "a")
+        async with open_runtime(journal=url, quotas=TWO) as runtime:
+            agent = await runtime.start(clerk())
+            assert await ask(agent, owner, "a") == "Noted."
+            if url is not None:
+                with pytest.raises(LimitReached) as caught:
+                    await ask(agent, owner, "a")
+                assert caught.value.owner == owner
+            assert await ask(agent, owner + "2", "b") == "Noted."
+            assert await ask(agent, "bob", "c") == "Noted."
 
 
 async def test_two_sessions_at_the_edge(journal):

@@ -81,6 +81,16 @@ async def test_an_owner_is_checked_after_a_restart():
             assert (await agent.ensure_session("ada", "s")).owner == Sender("ada")
 
 
+@pytest.mark.parametrize("name", ["ada\0", "\ud800", "ada\udfff"], ids=ascii)
+async def test_a_name_that_comes_back_as_another_owns_nothing(agent, name):
+    """Of `ada` with NUL a database keeps `ada?`, who is somebody else."""
+    for owner in (name, Sender(name)):
+        for call in (agent.create_session(owner), agent.ensure_session(owner, "s")):
+            with pytest.raises(ConfigurationError, match="which databases do not keep"):
+                await call
+    assert (await agent.create_session("ada?", session_id="s")).owner.name == "ada?"
+
+
 async def test_a_stranger_does_not_wake_a_session():
     """Nothing is loaded, no handler attached and nothing goes on because somebody else asks for it by its id."""
     async with open_journal("memory:") as journal:
