@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
 import attrs
+from attrs.converters import optional
 
 State = Literal["idle", "working", "suspended", "closed"]
 STATES: tuple[State, ...] = ("idle", "working", "suspended", "closed")
@@ -19,11 +20,29 @@ def state_of(is_closed: bool, is_suspended: bool, is_unfinished: bool) -> State:
     return "working" if is_unfinished else "idle"
 
 
+def is_storable(text: str) -> bool:
+    """Return True if databases keep a text as it is: it has no NUL, and no half of a surrogate pair."""
+    return "\0" not in text and (text.isascii() or text.encode("utf-8", "replace").decode() == text)
+
+
+NOBODY = "\nnobody\n"
+"""No agent, owner or session has this name."""
+
+
+def to_findable(name: str) -> str:
+    """A name as databases can look for it: one that they cannot hold is that of nobody."""
+    return name if is_storable(name) else NOBODY
+
+
 class SessionKey(NamedTuple):
     """What names a session: an id is unique for its agent."""
 
     agent: str
     session_id: str
+
+    def findable(self) -> "SessionKey":
+        """The same as databases can look for it."""
+        return SessionKey(to_findable(self.agent), to_findable(self.session_id))
 
 
 class Cursor(NamedTuple):
@@ -33,14 +52,18 @@ class Cursor(NamedTuple):
     agent: str
     session_id: str
 
+    def findable(self) -> "Cursor":
+        """The same as databases can look for it."""
+        return Cursor(self.updated_at, to_findable(self.agent), to_findable(self.session_id))
+
 
 @attrs.frozen(kw_only=True)
 class SessionFilter:
     """Which sessions are listed: all that fit what is given. They come by their last change, the newest first."""
 
-    agent: str | None = None
+    agent: str | None = attrs.field(default=None, converter=optional(to_findable))
     """The name of their agent; None: of all, as in the fields below."""
-    owner: str | None = None
+    owner: str | None = attrs.field(default=None, converter=optional(to_findable))
     """A name."""
     state: State | None = None
     """What they do just now."""
@@ -50,7 +73,7 @@ class SessionFilter:
     """What stands below it alone, at any depth."""
     roots: bool = False
     """Only those that stand below no other."""
-    prefix: str = ""
+    prefix: str = attrs.field(default="", converter=to_findable)
     """How the id or the owner begins."""
     changed_before: float | None = None
     """Unix time in seconds."""

@@ -7,7 +7,7 @@ import trio
 
 from actgent.errors import JournalFailed
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionFilter
+from actgent.journal.listing import Cursor, SessionFilter
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Accepted, Changed, Closed, Ended, Opened, SuspendedRecord
@@ -75,6 +75,38 @@ async def test_the_name_of_an_owner_may_be_of_any_length(keeper):
     assert set(await keeper.ids(prefix=begin[:200])) == owners.keys() - {"short"}
     (head,) = await keeper.journal.page(SessionFilter(owner=owners["twin"]))
     assert head.owner == owners["twin"]
+
+
+@pytest.mark.parametrize("name", ["s\0", "\ud800"], ids=["nul", "surrogate"])
+async def test_a_name_that_no_database_holds_is_nobodys(keeper, name):
+    """It is looked for like any other that is not there, and those that are read at the same moment are."""
+    journal = keeper.journal
+    for number in range(20):
+        await keeper.begin(f"s{number}")
+    read = {}
+
+    async def load(session_id):
+        read[session_id] = len((await journal.load_tail(session_id, agent="a")).records)
+
+    with trio.fail_after(10):
+        assert await journal.head("a", name) is None
+        assert await journal.head(name, "s1") is None
+        assert await journal.agents_of(name) == []
+        assert await journal.load(name, agent="a") == await journal.load(name) == ()
+        assert await journal.children("a", name) == await journal.suspended("a", after=name) == []
+        assert (
+            await keeper.ids(owner=name)
+            == await keeper.ids(agent=name)
+            == await keeper.ids(prefix=name)
+            == []
+        )
+        await journal.delete(name)
+        await keeper.ids(after=Cursor(1.0, "a", name))
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(load, f"s{number}")
+                nursery.start_soon(load, f"{name}{number}")
+    assert {each for each, count in read.items() if count} == {f"s{number}" for number in range(20)}
 
 
 async def test_the_newest_change_comes_first(keeper):

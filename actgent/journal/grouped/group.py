@@ -33,7 +33,7 @@ from actgent.errors import (
 from actgent.journal.base import Entry, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
 from actgent.journal.feed import FeedReader, Written
-from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State
+from actgent.journal.listing import ALL, Cursor, SessionFilter, SessionKey, State, to_findable
 from actgent.journal.records import Record
 from actgent.journal.statistics import JournalStatistics
 from actgent.support.logs import logger_of
@@ -227,7 +227,7 @@ class GroupedJournal(StoredJournal):
         return (await self._readings.read(key)).records
 
     async def load_tail(self, session_id: str, *, agent: str) -> SessionTail:
-        key = SessionKey(agent, session_id)
+        key = SessionKey(agent, session_id).findable()
         await self._settle(key)
         stored = await self._readings.read(key, self._read_known_tails)
         return SessionTail(records=stored.records, snapshot=stored.snapshot)
@@ -289,7 +289,7 @@ class GroupedJournal(StoredJournal):
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
-            return SessionKey(agent, session_id)
+            return SessionKey(agent, session_id).findable()
         return one_of(await self.agents_of(session_id), session_id)
 
     async def _flush_session(self, key: SessionKey) -> None:
@@ -327,7 +327,7 @@ class GroupedJournal(StoredJournal):
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
         await self._flush(EVERYONE)
         async with self._storage:
-            return await self._list_suspended(agent, after, limit)
+            return await self._list_suspended(agent, to_findable(after), limit)
 
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
         await self._flush(EVERYONE)
@@ -338,10 +338,10 @@ class GroupedJournal(StoredJournal):
         await self._flush(EVERYONE)
         unwritten = {key.agent for key in self._queue.kept if key.session_id == session_id}
         async with self._storage:
-            return sorted({*await self._list_agents(session_id), *unwritten})
+            return sorted({*await self._list_agents(to_findable(session_id)), *unwritten})
 
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
-        key = SessionKey(agent, session_id)
+        key = SessionKey(agent, session_id).findable()
         await self._flush_session(key)
         if (known := self._heads.settled(key)) is not None:
             await trio.lowlevel.checkpoint()
@@ -359,7 +359,9 @@ class GroupedJournal(StoredJournal):
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         await self._flush(EVERYONE)
         async with self._storage:
-            return [head.summary for head in await self._list_children(SessionKey(agent, session_id))]
+            return [
+                head.summary for head in await self._list_children(SessionKey(agent, session_id).findable())
+            ]
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
         key = await self._key_of(session_id, agent)
@@ -395,6 +397,8 @@ class GroupedJournal(StoredJournal):
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
         await self._flush(EVERYONE)
+        if after is not None:
+            after = after.findable()
         return [head.summary for head in await self._onlookers.pages.select(wanted, after, limit)]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:

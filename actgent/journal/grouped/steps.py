@@ -26,7 +26,7 @@ from actgent.errors import (
 )
 from actgent.journal.base import Entry, SessionSummary
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
-from actgent.journal.listing import SessionKey, State, state_of
+from actgent.journal.listing import SessionKey, State, is_storable, state_of
 from actgent.journal.records import (
     WIRE,
     Accepted,
@@ -324,7 +324,7 @@ def _decode(body: bytes) -> tuple[Record, ...]:
 
 def _check_text(name: str, text: str) -> None:
     """Raise for what databases do not take as text."""
-    if "\0" in text or (not text.isascii() and text != _clean(text)):
+    if not is_storable(text):
         raise NotSerializable(name, "it holds NUL or half of a surrogate pair")
 
 

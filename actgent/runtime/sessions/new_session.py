@@ -13,6 +13,7 @@ from actgent.errors import (
     WrongOwner,
 )
 from actgent.errors.printable import quoted
+from actgent.journal.listing import is_storable
 from actgent.journal.records import Opened
 from actgent.messages import OnBusy, Sender
 from actgent.sessions.context import SessionContext
@@ -72,7 +73,7 @@ def _check_kept(name: str) -> None:
     Raises:
         ConfigurationError: it holds NUL, or half of a surrogate pair.
     """
-    if "\0" in name or (not name.isascii() and name.encode("utf-8", "replace").decode() != name):
+    if not is_storable(name):
         raise ConfigurationError(
             f"owner {quoted(name)} holds NUL or half of a surrogate pair, which databases do not keep: take it out"
         )
