@@ -134,5 +134,8 @@ def _traceback_of(exc_info: object) -> str:
     error = exc_info[1] if isinstance(exc_info, tuple) else None
     if not isinstance(exc_info, tuple) or not isinstance(error, BaseException):
         return ""
-    lines = "".join(traceback.format_exception(type(error), error, exc_info[2])).splitlines()
+    try:
+        lines = "".join(traceback.format_exception(type(error), error, exc_info[2])).splitlines()
+    except Exception:  # noqa: BLE001 - a stranger's error: nested deeper than recursion goes, or with attributes that raise
+        lines = [f"{type(error).__name__} (its traceback cannot be written)"]
     return "\n".join(f"  {shown(line, _ARGUMENT)}" for line in lines[-_LINES:])

@@ -141,3 +141,21 @@ async def test_an_agent_that_always_fails_fills_no_log(caplog, autojump_clock):
         .getMessage()
         .startswith(f"{1_000 - PASSED} more records like this one: agent a, session ")
     )
+
+
+def test_a_traceback_that_cannot_be_written_fails_nothing(caplog):
+    """Whoever logs an error of a stranger's goes on, whatever its attributes raise and however deep it is nested."""
+
+    class Uncaused(Exception):
+        @property
+        def __cause__(self):
+            raise ValueError("no cause")
+
+    deep = ValueError("deep")
+    for _ in range(3000):
+        deep = ExceptionGroup("nested", [deep])
+    for error in (Uncaused(), deep):
+        logger_of("actgent.odd").error("it failed", exc_info=error)
+    assert [type(record.exc_info[1]) for record in caplog.records] == [Uncaused, ExceptionGroup]
+    assert all(record.exc_text for record in caplog.records)
+    assert "Uncaused (its traceback cannot be written)" in caplog.records[0].exc_text
