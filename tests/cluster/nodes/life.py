@@ -7,14 +7,19 @@ on brokers from 4 on.
 
 import signal
 import sys
+from collections import Counter
 from functools import partial, partialmethod
 
 import trio
 
 from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
 from actgent.cluster import node, queues
+from actgent.cluster.requests import Requests
+from actgent.cluster.wire import session_named
 from actgent.web.reach import Reach
 
+ANSWERED = Counter()
+"""The requests of each session that had an effect."""
 DELAY = 0.05
 SLOWLY = 3.0
 """Seconds that a model takes for an answer, and for one that it gives slowly."""
@@ -61,6 +66,21 @@ async def _die_of_a_list(page, reach, caller, query, most):
     return await page(reach, caller, query, most)
 
 
+async def _die_of_an_answer(send, requests, work, piece):
+    """Before or after the nth answer of a session `before-N-...` or `after-N-...`, which was delivered once."""
+    when, _, rest = session_named(work.asked).partition("-")
+    if work.asked.verb == "GET" or when not in ("before", "after"):
+        return await send(requests, work, piece)
+    ANSWERED[session_named(work.asked)] += 1000 if work.delivery.redelivered else 1  # a node has died of it
+    is_last = str(ANSWERED[session_named(work.asked)]) == rest.partition("-")[0]
+    if is_last and when == "before":
+        signal.raise_signal(signal.SIGKILL)
+    await send(requests, work, piece)
+    if is_last:
+        signal.raise_signal(signal.SIGKILL)
+    return None
+
+
 def _as_of_version_4(make, pool, generation, partition, _):
     return make(pool, generation, partition, (4,))
 
@@ -70,6 +90,7 @@ async def main():
     if kind == ["quorum"]:
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
+    Requests._send = partialmethod(partial(_die_of_an_answer, Requests._send))
     modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():
