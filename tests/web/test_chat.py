@@ -54,6 +54,29 @@ async def test_a_key_says_a_message_once(ada):
     ] == 6  # of one turn, and the first of the session
 
 
+async def test_a_message_that_a_guard_reworded_is_repeated(serving):
+    """As by a client that had no answer: the journal has the guard's words, and the client repeats its own."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
+
+    @agent.guard(on="input")
+    def hide(message):
+        return message.text.replace("secret", "***")
+
+    async with serving(agents=[agent]) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+        said = {"content": "my secret", "message_id": "m1"}
+        answers = [
+            await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
+            for _ in range(2)
+        ]
+        assert [each.status_code for each in answers] == [200, 200]
+        assert answers[0].json() == answers[1].json()
+        other = await client.post("/v1/sessions/s1/messages", json={**said, "content": "your secret"})
+        assert other.json()["type"] == "/errors/key-reused"
+        items = (await client.get("/v1/sessions/s1/messages")).json()["items"]
+        assert [each["parts"][0]["text"] for each in items] == ["my ***", "ok"]
+
+
 async def test_a_hundred_of_one_key_are_one_turn(serving):
     """Repetitions that come together are one message and one answer."""
     calls = 0

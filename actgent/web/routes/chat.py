@@ -4,7 +4,7 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -12,8 +12,8 @@ from urllib.parse import quote
 import trio
 from starlette.responses import Response
 
-from actgent.agents.session import Session, context_of
-from actgent.errors import FeedLagged
+from actgent.agents.session import Session, context_of, services_of
+from actgent.errors import FeedLagged, GuardRefused, HandlerFailed
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.records import Record
@@ -146,8 +146,9 @@ async def say(call: HTTPCall) -> Response:
     message_id, content = _id_of(call), to_content(body["content"])
     head = await call.head()
     session = await gateway.reach.opened(head)
-    if message_id is not None and context_of(session).mail.has_accepted(message_id):
-        story = await _same(gateway.reach.journal, head, message_id, content)
+    is_known = message_id is not None and context_of(session).mail.has_accepted(message_id)
+    if message_id is not None and is_known:
+        story = await _same(gateway.reach.journal, head, session, message_id, content)
     else:
         await gateway.messages.check(call.caller.token.digest, gateway.reach.journal)
         if body.get("unless_suspended"):
@@ -159,14 +160,15 @@ async def say(call: HTTPCall) -> Response:
         story = MessageStory(message_id or new_id(), number=head.records + 1)
     seconds = wait_of(call)
     async with gateway.reach.journal.feed(head.key) if seconds else nullcontext() as reader:
-        await session.chat(
-            content,
-            priority=body.get("priority", "normal"),
-            message_id=story.message_id,
-            on_busy=body.get("on_busy"),
-            metadata=body.get("metadata"),
-            enqueue_timeout=body.get("deadline", PATIENCE),
-        )
+        if not is_known:  # or a guard of inputs would look at it again
+            await session.chat(
+                content,
+                priority=body.get("priority", "normal"),
+                message_id=story.message_id,
+                on_busy=body.get("on_busy"),
+                metadata=body.get("metadata"),
+                enqueue_timeout=body.get("deadline", PATIENCE),
+            )
         gateway.messages.note(call.caller.token.digest, head.key)
         if reader is not None:
             story = await _wait(gateway.reach.journal, head, story, reader, seconds)
@@ -228,7 +230,7 @@ def wait_of(call: HTTPCall) -> float:
 
 
 async def _same(
-    journal: Journal, head: SessionSummary, message_id: str, content: str | list[Part]
+    journal: Journal, head: SessionSummary, session: Session, message_id: str, content: str | list[Part]
 ) -> MessageStory:
     """What is known of a message that was said before under this id.
 
@@ -238,9 +240,17 @@ async def _same(
     story = await find_message(journal, head.key, message_id, head.records)
     if story is None or story.accepted is None:
         return MessageStory(message_id, number=head.records + 1)
-    if story.accepted.message.parts != to_parts(content):
+    if story.accepted.message.parts not in (to_parts(content), _as_guarded(session, content)):
         raise Problem("key-reused", "another message was said under this id: take a new id for new words")
     return story
+
+
+def _as_guarded(session: Session, content: str | list[Part]) -> tuple[Part, ...] | None:
+    """What guards of inputs make of what is said, as the journal has that; None where they refuse it."""
+    context, guards = context_of(session), services_of(session).running.core.guards
+    with suppress(GuardRefused, HandlerFailed):
+        return guards.admit(context, message_to(context, content)).parts
+    return None
 
 
 async def _wait(
