@@ -10,7 +10,14 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from actgent.errors import ConfigurationError, CursorUnknown, FeedLagged, SessionNotFound
+from actgent.errors import (
+    ConfigurationError,
+    CursorUnknown,
+    FeedLagged,
+    Fenced,
+    SessionMoved,
+    SessionNotFound,
+)
 from actgent.journal.base import Journal
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.listing import SessionKey
@@ -66,6 +73,7 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         Raises:
             trio.EndOfChannel: the session is closed or erased, or the journal's block is left, and all was received.
             trio.ClosedResourceError: the reader was closed.
+            SessionMoved: another process goes on with the session, from where its readers go on behind the `cursor`.
             JournalError: the journal cannot be read.
         """
         await trio.lowlevel.checkpoint()
@@ -183,6 +191,8 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
             self._is_behind = True
         except trio.EndOfChannel:
             self._has_ended = True
+        except Fenced as error:
+            raise self._moved() from error
 
     def _next_now(self) -> Written | Erased | None:
         """The next of the feed, if that is there and need not be read."""
@@ -194,7 +204,12 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
             self._has_ended = True
         except trio.WouldBlock:
             pass
+        except Fenced as error:
+            raise self._moved() from error
         return None
+
+    def _moved(self) -> SessionMoved:
+        return SessionMoved(self._key.agent, self._key.session_id)
 
     def _take_in(self, item: Written | Erased) -> None:
         last = self._ready[-1].number if self._ready else self.cursor

@@ -186,6 +186,45 @@ async def test_handlers_without_one_for_failures_leave_a_line_in_the_log(open_cl
     assert sessions[0].id in told[0]
 
 
+async def test_readers_that_are_open_hear_that_their_session_has_moved(open_cluster):
+    """And go on behind their cursor, with the session as it is then."""
+    agents = [make_clerk(Echo()) for _ in range(2)]
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(agents[0], node="one") as one,
+            cluster.node(agents[1], node="two") as two,
+        ):
+            await wait_balanced(one, two)
+            session, cursors, heard = await agents[0].create_session("ada"), {}, []
+
+            async def read(follow, opened):
+                async with follow(after=0) as reader:
+                    opened.set()
+                    try:
+                        async for each in reader:
+                            heard.append(each)  # noqa: PERF401 - it is looked at meanwhile
+                    except SessionMoved as moved:
+                        cursors[moved.session_id, follow.__name__] = reader.cursor
+
+            async with trio.open_nursery() as nursery:
+                for follow in (session.follow, session.observe):
+                    opened = trio.Event()
+                    nursery.start_soon(read, follow, opened)
+                    await opened.wait()
+                await agents[0].run("before", session=session)
+                while not any("FINAL_RESPONSE" in str(each) for each in heard):  # noqa: ASYNC110 - a reader counts
+                    await trio.sleep(0.05)
+                await drain(cluster, one)
+            assert len(cursors) == 2
+            there = await agents[0].open_session(session.id)
+            async with there.observe(after=cursors[session.id, "observe"]) as reader:
+                await session.chat("after")
+                first = str(await reader.receive())
+            assert "after" in first
+            assert "before" not in first
+
+
 async def test_handlers_of_children_hear_that_their_tree_has_moved(open_cluster, monkeypatch, caplog):
     """As those of the session above them: once, those of programs alone, and the log where none hears of failures."""
     monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
