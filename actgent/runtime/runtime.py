@@ -423,18 +423,19 @@ class Runtime(Insight, Ratings, Moving):
             WouldDeadlock: called from one of its own handlers or tools.
             JournalError: they could not be erased; calling it again goes on.
         """
-        key = await self._key_of(session_id, agent)
-        if key is None:
-            return
+        if (key := await self._key_of(session_id, agent)) is not None:
+            await self.delete_where_it_lives(key, self._delete)
+
+    async def _delete(self, key: SessionKey) -> None:
         await self._close_session(key)
-        if self.journal is None:
+        if (journal := self.journal) is None:
             return
         for each in reversed(
-            await _with_descendants(self.journal, key)
+            await _with_descendants(journal, key)
         ):  # or a crash would leave them without root
             await self._close_session(each)
             self.accounts.forget(each)
-            await self.journal.delete(each.session_id, agent=each.agent)
+            await journal.delete(each.session_id, agent=each.agent)
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:

@@ -35,6 +35,9 @@ class Elsewhere(Protocol):
     def session(self, agent: str, session_id: str, *, owner: str) -> Any:
         """A session that is known to be there."""
 
+    async def delete_session(self, session_id: str, *, agent: str) -> None:
+        """Close a session where it lives, and erase it."""
+
     def id_of(self, session: object) -> str | None:
         """The id of such a session; None for what is none."""
 

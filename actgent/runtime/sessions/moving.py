@@ -4,13 +4,14 @@ What another process has taken leaves by `evict`; what it is to have leaves by `
 `take_up`. A session is named by its id alone, since all sessions of an id, and of its tree, have one owner.
 """
 
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from actgent.errors import Fenced, JournalError
+from actgent.errors import Fenced, JournalError, SessionNotFound
 from actgent.journal.base import Journal
+from actgent.journal.listing import SessionKey
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.directory import Directory
 from actgent.runtime.retention import Sweeper
@@ -38,6 +39,18 @@ class Moving:
     accounts: Accounts
     drains: list[IsLeft]
     _sweeper: Sweeper | None
+
+    async def delete_where_it_lives(
+        self, key: SessionKey, delete: Callable[[SessionKey], Awaitable[None]]
+    ) -> None:
+        """Delete a session here, or have the process do it that has it."""
+        try:
+            await delete(key)
+        except Fenced:
+            if self.elsewhere is None:
+                raise
+            with suppress(SessionNotFound):
+                await self.elsewhere.delete_session(key.session_id, agent=key.agent)
 
     async def evict(self, is_left: IsLeft) -> int:
         """Let go of sessions that another process owns by now; returns, when all turns have ended, how many had to be waited for.
