@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
+from actgent.control.references import is_held
 from actgent.errors import SessionExists, SessionNotFound
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext
 from actgent.sessions.following import LiveText
-
-from .holding import is_held
 
 MAX_LOADED_IDLE = 1000
 """Idle sessions that stay in memory if a journal can restore them; more are unloaded."""
@@ -226,7 +225,7 @@ class Trees:
         is_idle = all(table.may_unload(each) for each, table in zip(tree, tables, strict=False))
         if len(tables) < len(tree) or not is_idle or any(each.timers for each in tree[1:]):
             return
-        if any(map(is_held, tree)):
+        if any(is_held(each.face, each.handlers.functions()) for each in tree):
             return
         for each, table in zip(tree, tables, strict=True):
             table.let_sleep(each)

@@ -1,35 +1,39 @@
-"""Whether anybody outside holds the user's end of a session: by the references that are there, as nobody tells."""
+"""Whether anybody else holds an object: by the references that are there, as nobody tells."""
 
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import get_args
-
-from actgent.sessions.context import SessionContext
-from actgent.sessions.handlers import HandlerKind, Handlers
-
-NOBODY_ELSE = 2
-"""References to what only its context holds: that one, and the one by which they are counted."""
 
 
-def is_held(context: SessionContext) -> bool:
-    """Return True if somebody outside holds a loaded session; that its own handlers close over it does not count."""
-    return sys.getrefcount(context.face) > NOBODY_ELSE + _count_own(context.handlers, context.face)
+class _Probe:
+    value = object()
 
 
-def _count_own(handlers: Handlers, face: object) -> int:
-    """Count the references to the user's end of a session in what its handlers close over."""
+def _count(value: object) -> int:
+    return sys.getrefcount(value)
+
+
+NOBODY_ELSE = _count(_Probe.value)
+"""References to what only one attribute holds, as an argument sees them: releases of Python differ."""
+
+
+def is_held(value: object, functions: Iterable[object]) -> bool:
+    """Return True if anybody holds a value but one attribute, and what these functions close over."""
+    return sys.getrefcount(value) > NOBODY_ELSE + _count_closed_over(value, functions)
+
+
+def _count_closed_over(value: object, functions: Iterable[object]) -> int:
     seen, found = set[int](), 0
-    level: list[object] = [each.handler for kind in get_args(HandlerKind) for each in handlers.of(kind)]
+    level = [*functions]
     while level:
         following: list[object] = []
         for each in level:
             if id(each) not in seen:
                 seen.add(id(each))
                 following += _closed_over(each)
-        found += sum(each is face for each in following)
+        found += sum(each is value for each in following)
         level = following
     return found
 
