@@ -223,11 +223,15 @@ class Batch:
         try:
             return self._admit(place, call)
         except AskPerson as question:
-            self.asked = {**self.asked, place: question}
+            self._ask(place, question)
             return None
         except ToolError as error:
             self._finished[place] = _failed(call, self._capped(describe(error)))
             return None
+
+    def _ask(self, place: int, question: AskPerson) -> None:
+        """Keep what a call asks, without where it was raised: that knows this batch, and with it the session."""
+        self.asked = {**self.asked, place: question.with_traceback(None)}
 
     def would_start(self, place: int) -> bool:
         """Return True if a call may run as things are now; changes nothing."""
@@ -283,7 +287,7 @@ class Batch:
             else:
                 result = await self._outcome_as_span(active, call, tool, arguments, told)
         except AskPerson as question:
-            self.asked = {**self.asked, place: question}
+            self._ask(place, question)
             return
         finally:
             told.report = None  # a thread that goes on after its time has nothing more to tell

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, ScriptedLLM, open_runtime
+from actgent import Approve, BareAgent, ConfigurationError, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.runtime.sessions import table as session_table
 
@@ -250,7 +250,25 @@ async def moved(agent, runtime, number):
     return weakref.ref(session._context)
 
 
-@pytest.mark.parametrize("make", [idle, with_state, closed, transient, closed_tree, moved])
+async def approved(_, runtime, number):
+    """One in which somebody allowed a call."""
+
+    @tool(approval=True)
+    async def deploy() -> str:
+        """Deploy."""
+        return "deployed"
+
+    llm = ScriptedLLM([ToolCall("deploy", {}), "done"], keep=0)
+    agent = await runtime.start(BareAgent(f"deployer{number}", llm=llm, tools=[deploy]))
+    session = await agent.create_session("ada", "deploy", session_id="s")
+    await session.wait_idle()
+    await session.answer(session.approvals[0], Approve())
+    await session.wait_idle()
+    await session.aclose()
+    return weakref.ref(session._context)
+
+
+@pytest.mark.parametrize("make", [idle, with_state, closed, transient, closed_tree, moved, approved])
 async def test_what_has_left_memory_is_freed_at_once(agent, runtime, make):
     """No cycle keeps a session that nobody holds until the collector comes, which is seldom where much lives."""
     gc.disable()
