@@ -11,6 +11,8 @@ from actgent import (
     File,
     Image,
     MCPServer,
+    Mode,
+    Modes,
     Reply,
     ScriptedLLM,
     ToolContext,
@@ -188,3 +190,33 @@ async def test_names_of_what_was_said():
             with pytest.raises(AttributeError) as caught:
                 getattr(session.history[0], name)
             assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (lambda: BareAgent("clerk", llm=ScriptedLLM(["Yes."]), on_busy="interupt"), "interrupt"),
+        (lambda: Modes(Mode("build"), initial="bild"), "build"),
+        (lambda: Modes(Mode("build"), agent_may=["biuld"]), "build"),
+        (lambda: Modes(Mode("build"), transitions={"Build": {"plan": ["user"]}}), "build"),
+    ],
+)
+def test_a_word_that_is_nearly_known(given, meant):
+    """The known one is named beside all that there are."""
+    with pytest.raises(ConfigurationError) as caught:
+        given()
+    assert str(caught.value).endswith(f"did you mean {meant!r}?")
+
+
+async def test_a_durability_and_a_mode_that_are_nearly_known():
+    """The same where a runtime is opened, and a mode is set; a mode's name that a model makes up is cut."""
+    with pytest.raises(ConfigurationError, match="did you mean 'relaxed'"):
+        async with open_runtime(journal="memory:", durability="relaxd"):
+            pass
+    async with clerk(modes=Modes(Mode("build"))) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match="did you mean 'plan'"):
+            await session.set_mode("plam")
+        with pytest.raises(ConfigurationError) as caught:
+            await session.set_mode("x" * 100_000)
+    assert len(str(caught.value)) < 1_000

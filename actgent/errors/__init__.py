@@ -108,9 +108,15 @@ class ActgentError(Exception):
 def nearest(word: str, known: Iterable[str]) -> str:
     """End an error that refuses an unknown word: name the known one that was meant, or else all of them."""
     known = tuple(known)
-    close = difflib.get_close_matches(word.casefold(), [each.casefold() for each in known], 1)
-    meant = next((each for each in known if close and each.casefold() == close[0]), None)
-    return f"did you mean {meant!r}?" if meant is not None else f"choose one of {', '.join(known)}"
+    return meant(word, known) or f"choose one of {', '.join(known)}"
+
+
+def meant(word: object, known: Iterable[str]) -> str:
+    """Return `did you mean 'this'?` for a known word that is like an unknown one; empty if none is."""
+    known = tuple(known)
+    close = difflib.get_close_matches(str(word)[:100].casefold(), [each.casefold() for each in known], 1)
+    found = next((each for each in known if close and each.casefold() == close[0]), None)
+    return "" if found is None else f"did you mean {found!r}?"
 
 
 def _restored(cls: type[ActgentError], args: tuple[object, ...]) -> ActgentError:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import Any
 
-from actgent.errors import ConfigurationError, ModeRefused
+from actgent.errors import ConfigurationError, ModeRefused, meant
+from actgent.errors.printable import quoted
 from actgent.messages import Message, ToolCall, new_id
 from actgent.protocols.prompts import fill_template
 from actgent.state.store import Store
@@ -146,11 +147,13 @@ class Modes(NoticeSource):
             )
         return {**modes, **named}
 
+    def _unlike(self, name: object) -> str:
+        """A name that no mode has, and the modes that there are."""
+        return f"{quoted(name)} (known: {', '.join(self._modes)}) {meant(name, self._modes)}".rstrip()
+
     def _known(self, argument: str, name: str) -> str:
         if name not in self._modes:
-            raise ConfigurationError(
-                f"Modes({argument}=...): unknown mode {name!r} (known: {', '.join(self._modes)})"
-            )
+            raise ConfigurationError(f"Modes({argument}=...): unknown mode {self._unlike(name)}")
         return name
 
     def _checked(self, transitions: Transitions) -> dict[str, dict[str, frozenset[Actor]]]:
@@ -233,7 +236,7 @@ class Modes(NoticeSource):
             ModeRefused: who asks may not, or not now; nothing has changed.
         """
         if mode not in self._modes:
-            raise ConfigurationError(f"Invalid mode specified: {mode!r} (known: {', '.join(self._modes)})")
+            raise ConfigurationError(f"Invalid mode specified: {self._unlike(mode)}")
         to_actors((by,))
         if key and (done := next((c for c in changes_in(state) if c.key == key), None)):
             return done

@@ -31,6 +31,7 @@ from actgent.errors import (
     ThreadsLeft,
     UsageError,
     WouldDeadlock,
+    meant,
 )
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
@@ -552,7 +553,10 @@ async def _owned(
 ) -> AsyncGenerator[Journal | None, None]:
     """The journal, opened where it is an address, and owned by this process."""
     if durability not in typing.get_args(Durability):
-        raise ConfigurationError(f"durability= is 'full' or 'relaxed', not {durability!r}")
+        hint = meant(durability, typing.get_args(Durability))
+        raise ConfigurationError(
+            f"durability= is 'full' or 'relaxed', not {durability!r:.200} {hint}".rstrip()
+        )
     check_redact(redact)
     if journal is None:
         yield None

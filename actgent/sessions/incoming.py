@@ -25,7 +25,15 @@ It is a further listener: a repetition that leaves stops nothing.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
-from actgent.errors import AlreadyAnswered, ConfigurationError, SessionBusy, SessionMoved, Stopped, kind_of
+from actgent.errors import (
+    AlreadyAnswered,
+    ConfigurationError,
+    SessionBusy,
+    SessionMoved,
+    Stopped,
+    kind_of,
+    meant,
+)
 from actgent.messages import (
     NO_METADATA,
     Failure,
@@ -64,7 +72,9 @@ def check_rule(rule: object) -> OnBusy:
     for known in RULES:
         if rule == known:
             return known
-    raise ConfigurationError(f"on_busy= takes {', '.join(RULES)}, not {rule!r:.200}")
+    raise ConfigurationError(
+        f"on_busy= takes {', '.join(RULES)}, not {rule!r:.200} {meant(rule, RULES)}".rstrip()
+    )
 
 
 def check_busy(context: SessionContext, message: Message) -> None:
