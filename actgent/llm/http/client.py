@@ -48,7 +48,7 @@ from .media import RefusedMedia, media_in, without_media
 from .names import real_names
 from .prices import check_price, cost_of, reported_cost, window_of
 from .sdk import Sdk
-from .secrets import Secrets, checked_headers
+from .secrets import Secrets, checked_headers, secrets_in, without_login
 from .sse import EventDecoder, EventTooLarge
 from .wire import Body, check_decoded, to_json, with_words
 
@@ -142,10 +142,12 @@ class Remote(LLM):
             raise ConfigurationError(f"{type(self).__name__}(model): the model's name is empty")
         self.model = model.strip()
         self.name = f"{self.provider}:{self.model}"
-        self.base_url = self._url(options.get("base_url"))
+        url = self._url(options.get("base_url"))
+        # Libraries below log the address of each request, so what it logs in with goes as a header.
+        self.base_url, login = without_login(url)
         self._key = self._find_key(options.get("api_key"))
-        headers = checked_headers(options.get("extra_headers"))
-        self._secrets = Secrets((self._key, *headers.values()))
+        headers = checked_headers(options.get("extra_headers")) | login
+        self._secrets = Secrets((self._key, *headers.values(), *secrets_in(url)))
         self._temperature = options.get("temperature")
         self.max_tokens = options.get("max_tokens") or self.default_max_tokens
         self._price = check_price(options.get("price"))
@@ -155,7 +157,7 @@ class Remote(LLM):
         self._retry = options.get("retry") or Retry()
         self._governor = options.get("governor")
         self._is_own_governor = self._governor is not None
-        self._rate_limit_key = rate_limit_key(self.base_url, self._key)
+        self._rate_limit_key = rate_limit_key(url, self._key)
         self._stream = options.get("stream")
         self._extra_body = dict(options.get("extra_body") or {})
         self._refused_media = RefusedMedia()
@@ -341,7 +343,7 @@ class Remote(LLM):
             raise failure
         await call.show(self._take(decoder, None, fold, response), attempt)
         if (body := self._understood(fold.body, response)) is None:
-            raise broken("the stream ended before the answer did", self.name, response.headers)
+            raise self._broken("the stream ended before the answer did", response)
         return body
 
     def _take(
@@ -369,7 +371,7 @@ class Remote(LLM):
             value = None
         if not isinstance(value, dict):
             excerpt = self._secrets.blotted(_excerpt(data))
-            raise broken(f"{excerpt} is not a JSON object", self.name, response.headers)
+            raise self._broken(f"{excerpt} is not a JSON object", response)
         return value
 
     def _parse_whole(self, data: bytes, response: httpx2.Response) -> Body:
@@ -407,16 +409,17 @@ class Remote(LLM):
         error = provider_error(detail, model=self.name, secrets=self._secrets, headers=response.headers)
         if begun and isinstance(error, ProviderUnavailable):
             reason = str(error).removeprefix(f"{self.name}: ")
-            raise broken(
-                f"the answer stopped before its end: {reason}", self.name, response.headers, code=error.code
-            )
+            raise self._broken(f"the answer stopped before its end: {reason}", response, code=error.code)
         raise error
 
     def _misshapen(self, error: Exception, response: httpx2.Response) -> BrokenAnswer:
         if isinstance(error, EventTooLarge):
-            return broken(str(error), self.name, response.headers)
+            return self._broken(str(error), response)
         what = self._secrets.blotted(str(error) if type(error) is ValueError else repr(error))
-        return broken(f"the answer is not what the API promises: {what}", self.name, response.headers)
+        return self._broken(f"the answer is not what the API promises: {what}", response)
+
+    def _broken(self, reason: str, response: httpx2.Response, *, code: str | None = None) -> BrokenAnswer:
+        return broken(reason, response.headers, model=self.name, secrets=self._secrets, code=code)
 
     def _failure(self, error: Exception, permit: Permit) -> ModelError:
         """A foreign exception as ours."""

@@ -17,6 +17,7 @@ from actgent.errors import (
     QuotaExhausted,
     RateLimited,
 )
+from actgent.errors.printable import shown
 
 from .secrets import Secrets
 
@@ -82,22 +83,25 @@ def provider_error(
         retry_after(headers),
         model=model,
         status=status,
-        code=secrets.blotted(words[0]) if words else None,
-        request_id=request_id(headers),
+        code=shown(secrets.blotted(words[0])) if words else None,
+        request_id=request_id(headers, secrets),
     )
     if headers.get("x-should-retry") == "false":
         error.retryable = False
     return error
 
 
-def broken(reason: str, model: str, headers: Headers, *, code: str | None = None) -> BrokenAnswer:
+def broken(
+    reason: str, headers: Headers, *, model: str, secrets: Secrets, code: str | None = None
+) -> BrokenAnswer:
     """The exception for an answer that came with status 200 and cannot be used."""
-    return BrokenAnswer(reason, model=model, status=200, code=code, request_id=request_id(headers))
+    return BrokenAnswer(reason, model=model, status=200, code=code, request_id=request_id(headers, secrets))
 
 
-def request_id(headers: Headers) -> str | None:
-    """The provider's id of the exchange, for its support."""
-    return headers.get("x-request-id") or headers.get("request-id")
+def request_id(headers: Headers, secrets: Secrets) -> str | None:
+    """The provider's id of the exchange, for its support, on one line and without what it quotes of the request."""
+    given = headers.get("x-request-id") or headers.get("request-id")
+    return shown(secrets.blotted(given)) if given else None
 
 
 def retry_after(headers: Headers) -> float | None:

@@ -1,10 +1,12 @@
 """What must not be told: keys and headers, whole or in part, in the words of whoever was asked with them."""
 
+import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
+import httpx2
 
 from actgent.errors import ConfigurationError
 
@@ -16,6 +18,7 @@ _MASKED_PIECE = 3
 _MAX_SEARCHED = 10_000
 _TOKEN = re.compile(r"[^\s\"'`<>(){}\[\],;:=/?&]+")
 _MASK = re.compile(r"[*•…]+|\.{2,}|[xX]{4,}|#{2,}")
+_SECRET_NAME = re.compile("key|token|secret|sig|pass|auth|cred", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -48,6 +51,24 @@ def _tells(token: str, secret: str) -> bool:
     least = _PIECE if len(pieces) == 1 and pieces[0] == token.rstrip(".!") else _MASKED_PIECE
     begins, ends = secret[:least], secret[-least:]
     return any(len(piece) >= least and (piece.startswith(begins) or piece.endswith(ends)) for piece in pieces)
+
+
+def without_login(url: str) -> tuple[str, dict[str, str]]:
+    """An address without the `user:password@` that it may have, and the header that says the same."""
+    parsed = httpx2.URL(url)
+    if not parsed.userinfo:
+        return url, {}
+    login = base64.b64encode(f"{parsed.username}:{parsed.password}".encode()).decode()
+    return str(parsed.copy_with(userinfo=b"")), {"Authorization": f"Basic {login}"}
+
+
+def secrets_in(url: str) -> Iterator[str]:
+    """What an address has in it that must not be told."""
+    parsed = httpx2.URL(url)
+    yield from filter(None, (parsed.password, parsed.userinfo.decode().partition(":")[2]))
+    if parsed.userinfo:
+        yield without_login(url)[1]["Authorization"].removeprefix("Basic ")
+    yield from (value for name, value in parsed.params.multi_items() if _SECRET_NAME.search(name))
 
 
 def checked_headers(headers: Mapping[Any, Any] | None) -> dict[str, str]:

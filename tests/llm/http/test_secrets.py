@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent import Anthropic, BareAgent, OpenAI, OpenAIResponses
-from actgent.errors import ActgentError, ConfigurationError
+from actgent.errors import ActgentError, ConfigurationError, ModelError
+from actgent.llm.base import Chat, ChatMessage
 from actgent.llm.http import provider_error
 from actgent.llm.http.secrets import Secrets
+from actgent.llm.retry import Retry
+from actgent.messages import Text
 from actgent.testing import open_provider
 
 KEY = "sk-proj-Zk81QmVd0pWx44Lr"
@@ -117,3 +120,36 @@ async def test_headers_of_a_client_of_ones_own_are_not_told():
     while error is not None:
         assert "SECRET" not in f"{error!r} {error}"
         error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("status", [200, 401, 403, 429, 500])
+async def test_the_login_in_an_address_is_not_told(client, status, caplog):
+    """It goes as a header, as the libraries below log addresses; and an error that quotes it, or an id, tells none of it."""
+    import httpx2
+
+    quoted = f"{KEY} pa55-word-of-ada token=query-secret-77\x1b[2J\nforged"
+
+    def answer(request):
+        assert request.headers["authorization"] == "Basic YWRhOnBhNTUtd29yZC1vZi1hZGE="
+        assert "pa55" not in str(request.url)
+        body = {"error": {"message": quoted, "code": quoted}}
+        return httpx2.Response(status, json=body, headers={"x-request-id": f"r-{KEY}-pa55-word-of-ada"})
+
+    caplog.set_level("INFO")
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as own:
+        llm = client(
+            "gpt",
+            base_url="https://ada:pa55-word-of-ada@api.example/v1?api_token=query-secret-77",
+            api_key=KEY,
+            http_client=own,
+            retry=Retry(attempts=1),
+        )
+        with pytest.raises(ModelError) as caught:
+            await llm.complete(Chat(messages=(ChatMessage("user", (Text("hi"),)),)))
+    told = f"{caught.value!r} {caught.value} {caught.value.code} {caught.value.request_id} {llm!r} {llm.base_url}"
+    for secret in (KEY, "pa55-word-of-ada"):
+        assert not any(secret[at : at + 5] in f"{told} {caplog.text}" for at in range(len(secret) - 4))
+    assert "query-se" not in str(caught.value)
+    assert "api key" in caught.value.request_id
+    assert caught.value.code.isprintable()
