@@ -72,7 +72,16 @@ async def test_each_kind_is_read(shown, tmp_path):
             Field("left", "number", required=False),
         ]
     )
-    lines = ["n", "1, sun", "31.1.", "2027-01-31", "2027-01-31T09:30", "2027-01-31T09:30:00+01:00"]
+    lines = [
+        "n",
+        "²",
+        "9" * 5_000,
+        "1, sun",
+        "31.1.",
+        "2027-01-31",
+        "2027-01-31T09:30",
+        "2027-01-31T09:30:00+01:00",
+    ]
     lines += ["/nowhere", str(tmp_path / "p.txt"), "{", '{"a": 1}', "", ""]
     values = await fill_form(fields_of(form), Terminal(), typing(*lines))
     data = base64.b64encode(b"hello").decode()
@@ -86,6 +95,8 @@ async def test_each_kind_is_read(shown, tmp_path):
         "name": "Ada",
     }
     text = shown()
+    assert "'²' is none of them" in text
+    assert f"{'9' * 50!r} is none of them" in text
     assert "no date" in text
     assert "cannot be read" in text
 

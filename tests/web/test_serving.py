@@ -7,7 +7,8 @@ import httpx2
 import pytest
 import trio
 
-from actgent import GatewayLimits
+from actgent import ConfigurationError, GatewayLimits
+from actgent.web.server.addresses import split_address
 from actgent.web.server.serving import tls_context
 
 HEAD = "GET /v1/health/live HTTP/1.1\r\nHost: HOST\r\n"
@@ -184,3 +185,11 @@ def certificate(folder):
     form, nobody = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     (folder / "key.pem").write_bytes(key.private_bytes(pem, form, nobody))
     return folder / "cert.pem", folder / "key.pem"
+
+
+@pytest.mark.parametrize("port", ["", "x", "-1", "65536", "9" * 5_000, "\u0663"])
+def test_a_port_that_is_none(port):
+    """It is refused with what to write, whatever stands there."""
+    with pytest.raises(ConfigurationError, match="bind= is HOST:PORT") as caught:
+        split_address(f"127.0.0.1:{port}")
+    assert len(str(caught.value)) < 300

@@ -21,6 +21,7 @@ NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
 _PATH = rf"{NAME}(?:\.[A-Za-z0-9_-]+)*"
 _IN_TEXT = re.compile(rf"\{{(?P<own>\{{{_PATH}\??\}})\}}|\{{(?P<path>{_PATH})(?P<optional>\??)\}}")
 _ALONE = re.compile(_PATH)
+_PLACE = re.compile("[0-9]{1,9}")
 _MISSING = object()
 
 
@@ -62,7 +63,7 @@ class Reference:
 def _member(value: object, key: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(key, _MISSING)
-    if isinstance(value, Sequence) and not isinstance(value, str) and key.isdecimal():
+    if isinstance(value, Sequence) and not isinstance(value, str) and _PLACE.fullmatch(key):
         return value[int(key)] if int(key) < len(value) else _MISSING
     return _MISSING
 

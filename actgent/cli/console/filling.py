@@ -101,8 +101,9 @@ def _chosen(field: Asked, line: str) -> str:
     options = field.options
     if line in options:
         return line
-    if line.isdigit() and 1 <= int(line) <= len(options):
-        return options[int(line) - 1]
+    numbered = {str(number): option for number, option in enumerate(options, 1)}
+    if (chosen := numbered.get(line.lstrip("0"))) is not None:
+        return chosen
     raise ValueError(f"{line[:50]!r} is none of them")
 
 

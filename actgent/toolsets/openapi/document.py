@@ -23,6 +23,7 @@ _CHAIN = 50
 """How many references may lead from one to the next."""
 _LARGEST = 5_000_000
 """Values that a document may have once its aliases are written out; real ones have up to 500,000."""
+_PLACE = re.compile("[0-9]{1,9}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _DROPPED = frozenset(
     "discriminator xml externalDocs example examples deprecated readOnly writeOnly nullable".split()
@@ -167,7 +168,7 @@ class APIDocument:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(node, Mapping) and key in node:
                 node = node[key]
-            elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            elif isinstance(node, list) and _PLACE.fullmatch(key) and int(key) < len(node):
                 node = node[int(key)]
             else:
                 raise Unsupported(f"the reference {reference!r} leads nowhere")

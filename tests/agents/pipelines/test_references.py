@@ -61,3 +61,11 @@ def test_what_is_no_reference(text):
     """In a condition it stands without braces."""
     with pytest.raises(ConfigurationError, match="a reference is"):
         parse(text)
+
+
+@pytest.mark.parametrize("place", ["2", "9" * 5_000, "\u0661", "-1"])
+def test_a_place_that_no_list_has(place):
+    """There is no value, whatever stands for a number; where it may be missing it is None."""
+    assert fill(f"{{find.urls.{place}?}}", VALUES) in (None, f"{{find.urls.{place}?}}")
+    with pytest.raises((NoValue, ConfigurationError)):
+        parse(f"find.urls.{place}").value(VALUES)

@@ -159,3 +159,10 @@ def test_headers_of_the_connection_are_no_arguments():
     parameters = [{"name": name, "in": "header"} for name in ("Host", "Content-Length", "Cookie", "X-Fine")]
     (tool,) = OpenAPI(small({"/x": {"get": {"parameters": parameters}}})).tools
     assert list(tool.parameters["properties"]) == ["X-Fine"]
+
+
+@pytest.mark.parametrize("place", ["9" * 5_000, "\u0663", "-1", "1_0"])
+def test_a_reference_to_a_place_that_no_list_has(place):
+    """The operation is left out, whatever stands for a number."""
+    body = {"content": {"application/json": {"schema": {"$ref": f"#/servers/{place}"}}}}
+    assert OpenAPI(small({"/x": {"post": {"requestBody": body}}, "/y": {"get": {}}})).tools[0].name == "get_y"
