@@ -322,7 +322,8 @@ class _MessageFold(Fold):
         block, pieces = self._blocks[index], self._pieces[index]
         for key, value in delta.items():
             if key == "citation":
-                block["citations"] = [*(block.get("citations") or ()), value]
+                block["citations"] = block.get("citations") or []
+                block["citations"].append(value)
             elif key != "type" and isinstance(value, str):
                 pieces.setdefault(key, []).append(value)
             elif key != "type":

@@ -327,6 +327,7 @@ class _CompletionFold(Fold):
         self._message: Body = {}
         self._calls: list[Body] = []
         self._open: dict[int | None, Body] = {}
+        self._by_id: dict[str, Body] = {}
 
     def feed(self, event: Body) -> str:
         for key in ("id", "model", "usage", "x_groq"):
@@ -354,6 +355,7 @@ class _CompletionFold(Fold):
         call = self._call_of(delta)
         if delta.get("id"):
             call["id"] = delta["id"]
+            self._by_id.setdefault(call["id"], call)
         for kind in ("function", "custom"):
             for field, value in (delta.get(kind) or {}).items():
                 if value:
@@ -375,7 +377,7 @@ class _CompletionFold(Fold):
     def _unnumbered(self, call_id: str | None) -> Body | None:
         """The call that a piece without a number goes on with."""
         if call_id:
-            return next((call for call in self._calls if call.get("id") == call_id), None)
+            return self._by_id.get(call_id)
         return self._calls[-1] if self._calls else None
 
     def body(self) -> Body | None:
@@ -390,8 +392,12 @@ def _begins_anew(delta: Body, known: Body) -> bool:
     function = delta.get("function") or {}
     if not (function.get("name") and function.get("arguments")):
         return False
-    said = "".join(known["function"].get("arguments") or ())
-    return bool(said) and isinstance(read_arguments(said), Mapping)
+    said, more = known["function"].get("arguments"), function["arguments"]
+    if not (isinstance(said, _Pieces) and isinstance(more, str)):
+        return False
+    # Most pieces are told by their ends: to read all that was said with each would take quadratic time.
+    is_between = said[-1].rstrip().endswith("}") and more.lstrip().startswith("{")
+    return is_between and isinstance(read_arguments("".join(said)), Mapping)
 
 
 def _delta_text(content: object) -> str:

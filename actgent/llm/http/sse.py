@@ -68,15 +68,17 @@ class EventDecoder(LineDecoder[bytes]):
     def __init__(self) -> None:
         super().__init__()
         self._data: list[bytes] = []
+        self._held = 0
 
     @property
     def held(self) -> int:
-        return sum(map(len, self._data))
+        return self._held
 
     def take(self, line: bytes) -> bytes | None:
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+            self._held += len(self._data[-1]) + 1
         elif not line and self._data:
-            event, self._data = b"\n".join(self._data), []
+            event, self._data, self._held = b"\n".join(self._data), [], 0
             return event
         return None
