@@ -282,19 +282,17 @@ class SessionOpener:
             SessionNotFound: there is none.
             SessionClosed: it was closed.
         """
-        sessions = self.running.sessions
         await self.wait_opened(session_id)
-        if self.running.journal is not None and session_id not in sessions:
+        if self.running.journal is not None and session_id not in self.running.sessions:
             with self.opens(session_id):
                 return await self.reopen(session_id, deps)
-        return await self._after_pause(sessions.find(session_id).face)
+        return await self._after_pause(self.running.sessions.find(session_id).face)
 
     def find_loaded(self, session_id: str) -> SessionContext | None:
         """The same if it is in memory, and nothing is to be waited for; None says nothing."""
-        context = self.running.sessions.get(session_id)
-        if context is None or context.closed or session_id in self._opening:
-            return None
-        return context if self.running.lifecycle.leaving.find(session_id) is None else None
+        context, left = self.running.sessions.get(session_id), self.running.lifecycle.leaving.find(session_id)
+        is_free = left is None and session_id not in self._opening
+        return context if is_free and context is not None and not context.closed else None
 
     async def _after_pause(self, face: object) -> SessionContext:
         """The session of a user's end, loaded, after a pause in which it may be unloaded."""

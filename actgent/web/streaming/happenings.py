@@ -236,7 +236,7 @@ _NAMES: Mapping[type, tuple[str, ...]] = {
 }
 
 
-def names_of(record: Record) -> tuple[str, ...]:
+def event_names(record: Record) -> tuple[str, ...]:
     """The events that may be made of a record, by name; `failed` is one that tells a failure, too."""
     names = _NAMES.get(type(record))
     if names is not None:

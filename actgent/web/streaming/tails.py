@@ -22,7 +22,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.sessions.following import Followed, Growing
 from actgent.support.logs import Each, logger_of
 
-from .happenings import PAGE, Happening, Teller, names_of, teller_at
+from .happenings import PAGE, Happening, Teller, event_names, teller_at
 from .streams import ALIVE, MAX_BYTES, MAX_FRAMES, RETRY, Frames, Piece, StreamWriter, bye, frame
 
 TOGETHER = 0.05
@@ -83,7 +83,7 @@ class Tail:
         """Have the events of a record told with those that are told next."""
         if not told:
             return
-        names = names_of(record)
+        names = event_names(record)
         for number, data in to_frames(told):
             self._add(data, number)
         if "answer" in names or "ended" in names:
@@ -144,7 +144,7 @@ class Tail:
 
     def is_woken_by(self, records: Sequence[Record]) -> bool:
         """Return True if one of these records is told at once: others are, together with the next of them."""
-        return any(type(each) is Closed or self._is_wanted(names_of(each)) for each in records)
+        return any(type(each) is Closed or self._is_wanted(event_names(each)) for each in records)
 
     def end(self, last: bytes) -> None:
         """End each reader."""
