@@ -548,4 +548,4 @@ async def test_who_comes_later_is_told_what_it_waits_for_at_once(serving):
                 await ada.post("/v1/sessions/s1/messages", json={"content": "hello again"})
             Waiting.may_go.set()
     names = [each[-2] for each in found["reply"].found if each[-2] in ("message", "reply")]
-    assert names == ["message", "message", "reply"]
+    assert names[:3] == ["message", "message", "reply"]
