@@ -16,7 +16,10 @@ SLOTS = 4096
 def slot_of(session_id: str) -> int:
     """The slot of a session: that of its tree, whose root's id is the text before the first `/` of its own."""
     root = session_id.partition("/")[0]
-    return int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") % SLOTS
+    return (
+        int.from_bytes(hashlib.blake2b(root.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+        % SLOTS
+    )
 
 
 def partition_of_slot(slot: int, partitions: int) -> int:
