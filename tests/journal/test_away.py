@@ -335,22 +335,3 @@ async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(po
         await journal._thread.run(journal._connected, demote)
         await writer.commit(Changed(changes={"n": 1}))
         assert await writer.load() == writer.confirmed
-
-
-async def test_a_session_is_idle_when_what_came_of_its_message_is_durable(autojump_clock):
-    """Nobody else hears of the answer, so its turn does not wait for the write; who waits for the session does."""
-
-    def answer(chat):
-        journal.gate = trio.Event()
-        return "ok"
-
-    async with FrozenJournal().running() as journal, open_runtime(journal=journal) as runtime:
-        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer)))
-        session = await agent.create_session("ada", session_id="s")
-        await session.chat("hi")
-        with trio.move_on_after(1) as early:
-            await session.wait_idle()
-        journal.gate.set()
-        with trio.fail_after(5):
-            await session.wait_idle()
-    assert early.cancelled_caught

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import trio
 
@@ -11,9 +11,7 @@ from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
 from actgent.errors import (
-    Fenced,
     Interrupted,
-    JournalError,
     NotRunning,
     SessionClosed,
     Stopped,
@@ -432,13 +430,10 @@ class SessionLifecycle:
     # --- wait --------------------------------------------------------------------------------
 
     async def wait_idle(self, context: SessionContext) -> None:
-        """Wait until a session has nothing queued or running, and what came of that is durable, unless the journal fails."""
+        """Wait until a session has nothing queued or running."""
         self.check_not_inside(context, "wait_idle()")
         with slot_lent(context):
             await context.wait_idle()
-            if context.log is not None:
-                with suppress(JournalError, Fenced):  # its turn said so
-                    await context.log.flush()
 
     def check_not_inside(self, context: SessionContext, what: str) -> None:
         """Refuse to wait for a session where it waits for us.

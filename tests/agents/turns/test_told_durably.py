@@ -52,21 +52,3 @@ async def test_what_somebody_hears_is_durable_before(how):
     if how == "handler":
         assert "Said" in [type(each).__name__ for each in known]
         assert not any(isinstance(each, Ended) for each in known)
-
-
-async def test_what_a_hook_is_shown_is_durable_before():
-    """`on_message` sees the record grow."""
-    known = []
-    agent = BareAgent("clerk", llm=ScriptedLLM(["hello"]))
-
-    @agent.on_message
-    async def hear(message):
-        if message.sender.kind == "assistant":
-            known.extend(await runtime.journal.load("s", agent="clerk"))
-
-    async with open_runtime(journal="memory:") as runtime:
-        await runtime.start(agent)
-        session = await agent.create_session("ada", session_id="s")
-        await session.chat("hello")
-        await session.wait_idle()
-    assert "Said" in [type(each).__name__ for each in known]
