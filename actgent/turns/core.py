@@ -394,8 +394,7 @@ class AgentCore:
             answer = context.conversation.last_message
             if answer is not None and not is_said(deliveries, answer):
                 log.tell(told_records(deliveries, answer), turn.checkpoint)
-            if self.dispatcher.is_heard(context, turn, deliveries):
-                await log.flush()
+            await log.flush()
         for delivery in deliveries:
             await self.dispatcher.deliver(context, turn, delivery)
         for delivery in deliveries:

@@ -156,15 +156,6 @@ class Dispatcher:
         """The error of a guard that returned something else than it may."""
         return HandlerFailed(name_of(guard), f"it returned {said!r:.100}, but {wanted}")
 
-    def is_heard(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> bool:
-        """Return True if anybody in this process hears of these: then they have to be durable before.
-
-        Who reads the session's events hears of them when they are written: what comes of an answer goes with its end there.
-        """
-        if turn.listeners or any(type(each) is Route for each in deliveries):
-            return True
-        return any(context.handlers.of(HANDLER_KINDS[type(each)]) for each in deliveries)
-
     async def deliver(self, context: SessionContext, turn: Turn, delivery: Delivery) -> None:
         """Hand an outcome to whoever waits for the turn, and to the handlers unless they got it before a restart."""
         for listener in turn.listeners:
