@@ -267,6 +267,20 @@ def test_react_lines():
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```\nThought: easy\nFinal Answer: it is 3\n```", "it is 3"),
+        ("```\nFinal Answer: so:\n```py\n3\n```\n```", "so:\n```py\n3\n```"),
+        ("```\nFinal Answer: so:\n```py\n3\n```", "so:\n```py\n3\n```"),
+        ("Final Answer: a block begins with ```", "a block begins with ```"),
+    ],
+)
+def test_a_fence_round_react_lines(text, said):
+    """Its end is no part of the final answer; a fence of the answer's own is, whatever stands round it."""
+    assert read(ReAct(), text) == [Say(text=said)]
+
+
+@pytest.mark.parametrize(
     "text",
     [
         'Action: add\nAction Input: {"a": 1',

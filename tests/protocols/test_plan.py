@@ -730,3 +730,12 @@ def test_malformed_answers_invent_nothing(text):
 def test_extra_keys_change_nothing():
     """What is said beside the form is left out."""
     assert planned(PLAN | {"mood": "good", "todoList": [STEP | {"colour": "red"}]}).plan == planned(PLAN).plan
+
+
+@pytest.mark.parametrize("bounds", [{"rounds": 0}, {"retries": -1}, {"model_calls": 1}])
+def test_bounds_of_a_plan_that_are_none(bounds):
+    """One round, no retry, and two model calls are the least that there may be."""
+    with pytest.raises(ConfigurationError, match="Planning takes"):
+        Planning(**bounds)
+    least = Planning(rounds=1, retries=0, model_calls=2)
+    assert (least.rounds, least.retries, least.max_iterations) == (1, 0, 2)
