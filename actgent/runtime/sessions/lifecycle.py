@@ -31,6 +31,7 @@ from actgent.sessions.propagation import run_with
 from actgent.sessions.restore import SnapshotKeeper
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, is_inside, running_turn
+from actgent.turns.lifecycle import TurnLifecycle
 
 from .leaving import IsLeft, Leaving
 
@@ -404,7 +405,7 @@ class SessionLifecycle:
             reports = context.task is not None and context.task.reports and not context.closed
             last_error = Stopped(self.name) if reports else error  # the next start has to report
             with trio.CancelScope(shield=True):
-                await self._end_at_last(context, messages, last_error)
+                await _end_at_last(self._turn_lifecycle, context, messages, last_error)
             raise
         finally:
             ended.set()
@@ -420,12 +421,7 @@ class SessionLifecycle:
                         waiting = self.inbox.withdraw(session_id)
                         context, error = self.sessions[session_id], Stopped(self.name)
                         self.runner.bury_all(context, waiting)
-                        nursery.start_soon(self._end_at_last, context, waiting, error)
-
-    async def _end_at_last(self, context: SessionContext, messages: list[Message], error: Exception) -> None:
-        for message in messages:
-            with self._turn_lifecycle.last_words():  # one each: late sync handlers are told, too
-                await self._turn_lifecycle.fail_unstarted(context, message, error)
+                        nursery.start_soon(_end_at_last, self._turn_lifecycle, context, waiting, error)
 
     # --- wait --------------------------------------------------------------------------------
 
@@ -500,6 +496,14 @@ def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
     while waiting := inbox.withdraw(session_id):
         messages += waiting
     return messages
+
+
+async def _end_at_last(
+    lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
+) -> None:
+    for message in messages:
+        with lifecycle.last_words():  # one each: late sync handlers are told, too
+            await lifecycle.fail_unstarted(context, message, error)
 
 
 def _is_over(context: SessionContext) -> bool:

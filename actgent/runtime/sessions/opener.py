@@ -131,8 +131,7 @@ class SessionOpener:
             reducers=self.reducers,
             tree=None if parent is None and task is None else _tree_of(parent, task),
         )
-        context.face = self.make_face(context, deps)
-        lifecycle = self.running.lifecycle
+        context.face, lifecycle = self.make_face(context, deps), self.running.lifecycle
         if self.running.journal is not None or lifecycle.leaving.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.leaving.epoch_of(context.id))
         lifecycle.open(context)
@@ -425,9 +424,8 @@ class SessionOpener:
         if restored.is_closed:
             raise SessionClosed(session_id)
         running.propagation.restore_all((context.mail.acceptances or {}).values())
-        context.log = running.lifecycle.new_log(
-            session_id, epoch, due=restored.due, grown=len(loaded.records)
-        )
+        due, grown = restored.due, len(loaded.records)
+        context.log = running.lifecycle.new_log(session_id, epoch, due=due, grown=grown)
         mark_temporary(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
