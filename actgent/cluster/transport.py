@@ -195,7 +195,11 @@ class BrokerTransport(Transport):
         body = request.body or {}
         if body.get("message_id") is not None or body.get("drop_queued"):
             return request
-        known = await self._call(attrs.evolve(request, operation="get_session", body=None))
+        try:
+            known = await self._call(attrs.evolve(request, operation="get_session", body=None))
+        except ConnectionLost as lost:
+            lost.was_sent = False  # nothing was stopped so far
+            raise
         turn = known.get("turn")
         return (
             request
