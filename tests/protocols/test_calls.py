@@ -245,3 +245,9 @@ def test_each_argument_arrives_or_the_call_does_not(form, call):
         return
     for made in calls:
         assert all(made.arguments in (value, json.dumps(value)) for value in given_objects)
+
+
+@pytest.mark.parametrize("nothing", ["", None, {}])
+def test_calls_of_servers_without_arguments(nothing):
+    """They have none, as an object: a tool without parameters takes it."""
+    assert [call.arguments for call in encoded({"arguments": nothing})] == [{}]

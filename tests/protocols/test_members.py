@@ -411,3 +411,12 @@ def test_router_never_shows_raw_or_cut_data(text):
 def test_router_takes_prose_with_marks(text):
     """Citations, quotes and names of functions in words for a reader."""
     assert read(Router(), text) == [Say(text=text)]
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, [1], 3])
+def test_a_type_without_a_form_takes_any_content(content):
+    """What is there is the event's data."""
+    profile = Profile(types=(ClassificationType(name="note", description="a note"),))
+    said = json.dumps({"messageType": "note", "content": content})
+    (event,) = read(Simple(), said, profile=profile)
+    assert (event.name, event.data) == ("note", content)
