@@ -100,7 +100,7 @@ class _Work:
 
 
 @attrs.define(eq=False)
-class _Telling:
+class Telling:
     """Tells the answer to a request, in pieces: see `Tell`."""
 
     work: _Work
@@ -125,14 +125,18 @@ class _Telling:
         piece = self._piece(status, data, headers, is_last=is_last)
         if (work.is_read and not is_last) or (work.is_stop and is_last and self.is_held()):
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
-        begun = trio.current_time()
         if piece.number == 0 and not work.is_read:
-            self.figures.note_answer(status, begun - work.came_at)
+            self.figures.note_answer(status, trio.current_time() - work.came_at)
+        await self.send(piece)
+
+    async def send(self, piece: AnswerPiece) -> None:
+        """Send a piece, and wait until the broker has it."""
+        begun = trio.current_time()
         try:
-            await send_back(self.link, work.delivery, piece, priority=USER)
+            await send_back(self.link, self.work.delivery, piece, priority=USER)
             self.figures.note_told(trio.current_time() - begun)
         except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
-            work.gone.set()
+            self.work.gone.set()
             raise _CannotTell from error
 
     def now(self, data: bytes) -> bool:
@@ -166,7 +170,7 @@ class _Telling:
 class _Sent:
     """A piece that nobody waits for; hears what the broker says of it."""
 
-    telling: _Telling
+    telling: Telling
     begun: float
 
     def fulfil(self, _: None) -> None:
@@ -299,8 +303,8 @@ class Requests:
         else:
             work.delivery.acknowledge()
 
-    def _telling(self, work: _Work) -> "_Telling":
-        return _Telling(work, self._link, self._figures, lambda: self._is_held)
+    def _telling(self, work: _Work) -> Telling:
+        return Telling(work, self._link, self._figures, lambda: self._is_held)
 
     def _leave_line(self, line: str) -> None:
         left = self._lines[line] - 1

@@ -14,7 +14,7 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
 from actgent.cluster import node, queues
-from actgent.cluster.requests import Requests
+from actgent.cluster.requests import Telling
 from actgent.cluster.wire import session_named
 from actgent.web.reach import Reach
 
@@ -66,16 +66,17 @@ async def _die_of_a_list(page, reach, caller, query, most):
     return await page(reach, caller, query, most)
 
 
-async def _die_of_an_answer(send, requests, work, piece):
+async def _die_of_an_answer(send, telling, piece):
     """Before or after the nth answer of a session `before-N-...` or `after-N-...`, which was delivered once."""
+    work = telling.work
     when, _, rest = session_named(work.asked).partition("-")
     if work.asked.verb == "GET" or when not in ("before", "after"):
-        return await send(requests, work, piece)
+        return await send(telling, piece)
     ANSWERED[session_named(work.asked)] += 1000 if work.delivery.redelivered else 1  # a node has died of it
     is_last = str(ANSWERED[session_named(work.asked)]) == rest.partition("-")[0]
     if is_last and when == "before":
         signal.raise_signal(signal.SIGKILL)
-    await send(requests, work, piece)
+    await send(telling, piece)
     if is_last:
         signal.raise_signal(signal.SIGKILL)
     return None
@@ -90,7 +91,7 @@ async def main():
     if kind == ["quorum"]:
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
-    Requests._send = partialmethod(partial(_die_of_an_answer, Requests._send))
+    Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from actgent import SessionExists
-from actgent.cluster.requests import Requests
+from actgent.cluster.requests import Telling
 
 from .pairs import PATIENCE, Echo, make_clerk
 
@@ -12,20 +12,21 @@ from .pairs import PATIENCE, Echo, make_clerk
 @pytest.fixture
 def again(monkeypatch):
     """Has the next making of a session delivered again: its partition leaves the node when it is made, before that is told."""
-    tell, wanted, given = Requests._tell, [], []
+    tell, wanted, given = Telling.__call__, [], []
 
-    async def tell_unless_cut(self, work, *told):
+    async def tell_unless_cut(self, *told, **named):
+        work = self.work
         if work.asked.verb == "PUT" and len(given) < len(wanted):
             given.append(work.asked.id)
             work.scope.cancel()
             await trio.lowlevel.checkpoint()
-        await tell(self, work, *told)
+        await tell(self, *told, **named)
 
     def wish():
         wanted.append(True)
         return given
 
-    monkeypatch.setattr(Requests, "_tell", tell_unless_cut)
+    monkeypatch.setattr(Telling, "__call__", tell_unless_cut)
     return wish
 
 
