@@ -163,43 +163,55 @@ def is_heard(name: str, data: Data) -> bool:
 
 
 @attrs.define(eq=False)
-class GrownText:
-    """How much of an answer that grows was told."""
+class _Told:
+    """How much of one answer was told."""
 
-    attempt: int = 0
-    """Rises with each text that voids the former one of the same answer."""
-    _answer: tuple[str, int] = ("", 0)
-    """Its id and attempt, as the server counts."""
-    _shown: int = 0
-    _digest: int = 0
+    counted: int
+    """Its attempt, as the server counts."""
+    attempt: int
+    """Rises with each text that voids the former one."""
+    shown: int = 0
+    digest: int = 0
     """Of that text, by which another text of the same length is known."""
 
+
+@attrs.define(eq=False)
+class GrownText:
+    """How much of the last answers was told: the next one may grow before the former one is known to be whole."""
+
+    _answers: dict[str, _Told] = attrs.field(factory=dict)
+    """By their ids."""
+
     def take(self, data: Data) -> Token | None:
-        """Return what is new of it; None where nothing is."""
-        answer, begin, text = (data["reply_id"], data["attempt"]), data["begin"], data["text"]
-        if answer != self._answer:
-            self._begin(answer, anew=answer[0] == self._answer[0])
-        if begin > self._shown:
+        """Return what is new of an answer that grows; None where nothing is."""
+        reply_id, attempt, begin, text = data["reply_id"], data["attempt"], data["begin"], data["text"]
+        told = self._answers.get(reply_id)
+        if told is None or attempt != told.counted:
+            told = self._begin(reply_id, attempt, told)
+        if begin > told.shown:
             return None  # something is missing: all of it comes once more, or the record
-        known = text[: self._shown - begin]
-        if begin == 0 and self._shown and _digest(known) != self._digest:
-            self._begin(answer, anew=True)
-            known = ""
+        known = text[: told.shown - begin]
+        if begin == 0 and told.shown and _digest(known) != told.digest:
+            told, known = self._begin(reply_id, attempt, told), ""
         new = text[len(known) :]
         if not new:
             return None
-        self._shown += len(new)
-        self._digest = _digest(new, self._digest)
-        return Token(new, answer[0], self.attempt)
+        told.shown += len(new)
+        told.digest = _digest(new, told.digest)
+        return Token(new, reply_id, told.attempt)
 
     def complete(self, reply_id: str, text: str) -> Token | None:
         """Return what was not told of an answer that is whole; None where all was."""
-        attempt = self._answer[1] if self._answer[0] == reply_id else 0
+        told = self._answers.get(reply_id)
+        attempt = 0 if told is None else told.counted
         return self.take({"reply_id": reply_id, "attempt": attempt, "begin": 0, "text": text})
 
-    def _begin(self, answer: tuple[str, int], *, anew: bool) -> None:
-        self.attempt = max(answer[1], self.attempt + 1) if anew else answer[1]
-        self._answer, self._shown, self._digest = answer, 0, 0
+    def _begin(self, reply_id: str, counted: int, former: _Told | None) -> _Told:
+        attempt = counted if former is None else max(counted, former.attempt + 1)
+        told = self._answers[reply_id] = _Told(counted, attempt)
+        if len(self._answers) > REMEMBERED:
+            del self._answers[next(iter(self._answers))]
+        return told
 
 
 def _digest(text: str, before: int = 0) -> int:

@@ -30,7 +30,7 @@ LIMIT = 1.0
 _PACKAGE = str(pathlib.Path(__file__).parents[1]) + os.sep
 _CALLERS: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType(
     {
-        ("actgent.tools.execution", "Batch._value"): ("tool", "tool"),
+        ("actgent.tools.execution", "Batch._written"): ("tool", "tool"),
         ("actgent.turns.calls.model_calls", "ModelCaller._complete"): ("model", "llm"),
         ("actgent.turns.dispatcher", "Dispatcher._finish"): ("handler", "handler"),
     }

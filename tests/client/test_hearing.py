@@ -3,8 +3,10 @@
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text
+from actgent import LLM, Answer, BareAgent, Text, Token
 from actgent.client import hearing
+from actgent.client.reading import Deliveries
+from actgent.client.transport import StreamEvent
 
 PATIENCE = 60
 """Seconds for all of a test, on a machine that does much else."""
@@ -79,3 +81,24 @@ async def test_what_failed_is_heard_at_once(clerk, is_failing):
         await session.chat("fail" if is_failing else "hello")
         await session.wait_idle()
         assert [each.kind for each in failures] == ["model"] * is_failing
+
+
+def test_an_answer_that_was_told_is_not_told_again_when_the_next_one_has_begun():
+    """The record of its end may come behind the first piece of the next one."""
+    deliveries = Deliveries()
+
+    def read(name, **data):
+        return [each for each in deliveries.read(StreamEvent(name, data)) if isinstance(each, Token)]
+
+    def grow(reply_id, text):
+        return read("token", reply_id=reply_id, attempt=0, begin=0, text=text)
+
+    def end(reply_id, text):
+        return read("reply", id=reply_id, text=text)
+
+    assert [each.text for each in grow("a", "first")] == ["first"]
+    read("answer", message_id="a", usage={})
+    assert [each.text for each in grow("b", "sec")] == ["sec"]
+    assert end("a", "first") == []
+    read("answer", message_id="b", usage={})
+    assert [(each.text, each.attempt) for each in end("b", "second")] == [("ond", 0)]
