@@ -15,7 +15,7 @@ import orjson
 import trio
 from pamqp import commands
 
-from actgent.errors import BrokerLost
+from actgent.errors import BrokerLost, UsageError
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
 from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
@@ -146,7 +146,8 @@ class Telling:
         piece = self._piece(_OK, data, NO_HEADERS, is_last=False)
         about = _about(work.delivery, USER)
         sent = _Sent(self, trio.current_time())
-        self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
+        with suppress(UsageError):  # it is too long: its own task hears of that
+            self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
         if not self.is_sending:
             work.number = number
         return self.is_sending
@@ -271,8 +272,14 @@ class Requests:
             _log.error("request %s is refused: %s", Each(work.asked.path), _POISON.detail)
             await self._refuse(work, _POISON)
             return
-        with suppress(*BROKEN, Unroutable, NotConfirmed):  # then it is not acknowledged, and comes again
+        try:
             await self._link.publish(self._shared, work.delivery.body, with_deaths(work.delivery))
+        except (Unroutable, NotConfirmed):
+            await trio.sleep(AGAIN)
+            work.delivery.requeue()
+        except BROKEN:  # it is not acknowledged, and comes again
+            pass
+        else:
             work.delivery.acknowledge()
 
     async def _refuse(self, work: _Work, problem: Problem) -> None:

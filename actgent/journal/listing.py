@@ -147,7 +147,8 @@ def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
     if wanted.prefix:
         begins = "listing.{0} BETWEEN ? AND ?".format
         ends = (wanted.prefix, wanted.prefix + _LAST)
-        conditions[f"({begins('session_id')} OR {begins('owner')})"] = ends * 2
+        owner = begins("owner") if len(wanted.prefix) < LISTED_OWNER else "sessions.owner BETWEEN ? AND ?"
+        conditions[f"({begins('session_id')} OR {owner})"] = ends * 2
     if wanted.changed_before is not None:
         conditions["listing.changed_at < ?"] = (wanted.changed_before,)
     return conditions

@@ -107,10 +107,6 @@ class Handlers:
     def of(self, kind: HandlerKind) -> tuple[Attached, ...]:
         return self._by_kind.get(kind, ()) if self._by_kind else ()
 
-    def functions(self) -> list[Handler]:
-        """All handlers, of whatever kind."""
-        return [attached.handler for group in (self._by_kind or {}).values() for attached in group]
-
     def miss(self, kind: HandlerKind) -> None:
         """Something of a kind has gone to nobody."""
         self._missed |= _BITS.get(kind, 0) & ~self._had

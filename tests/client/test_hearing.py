@@ -88,7 +88,9 @@ def test_an_answer_that_was_told_is_not_told_again_when_the_next_one_has_begun()
     deliveries = Deliveries()
 
     def read(name, **data):
-        return [each for each in deliveries.read(StreamEvent(name=name, data=data)) if isinstance(each, Token)]
+        return [
+            each for each in deliveries.read(StreamEvent(name=name, data=data)) if isinstance(each, Token)
+        ]
 
     def grow(reply_id, text):
         return read("token", reply_id=reply_id, attempt=0, begin=0, text=text)

@@ -435,3 +435,18 @@ def test_references_into_branches_are_kept():
     assert by_tool(schema, {"a": "x", "b": None}) is None
     assert "/b: " in by_tool(schema, {"a": "x", "b": 1})
     assert by_tool(schema, {"a": "x" * 10_000, "b": 1}).endswith("it does not fit the schema")
+
+
+def test_a_language_of_many_kinds_of_nodes_is_taken():
+    """Each of which refers to all of them in several members, as a syntax tree does: such a schema is no trap."""
+    kinds = [f"N{number}" for number in range(60)]
+    node = {"$ref": "#/$defs/Node"}
+    members = {f"p{number}": dict(node) for number in range(8)}
+    definitions = {
+        kind: {"type": "object", "properties": {"type": {"const": kind}, **members}, "required": ["type"]}
+        for kind in kinds
+    }
+    definitions["Node"] = {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds]}
+    schema = {"type": "object", "properties": {"node": dict(node)}, "$defs": definitions}
+    assert bounded(lambda: by_tool(schema, {"node": {"type": "N1", "p0": {"type": "N59"}}})) is None
+    assert "refused" not in (bounded(lambda: by_tool(schema, {"node": {"type": "no"}})) or "")

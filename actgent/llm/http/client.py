@@ -146,7 +146,10 @@ class Remote(LLM):
         # Libraries below log the address of each request, so what it logs in with goes as a header.
         self.base_url, login = without_login(url)
         self._key = self._find_key(options.get("api_key"))
-        headers = checked_headers(options.get("extra_headers")) | login
+        given = checked_headers(options.get("extra_headers"))
+        if login:
+            given = {name: value for name, value in given.items() if name.lower() != "authorization"}
+        headers = given | login
         self._secrets = Secrets((self._key, *headers.values(), *secrets_in(url)))
         self._temperature = options.get("temperature")
         self.max_tokens = options.get("max_tokens") or self.default_max_tokens

@@ -65,7 +65,8 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
 def secrets_in(url: str) -> Iterator[str]:
     """What an address has in it that must not be told."""
     parsed = httpx2.URL(url)
-    yield from filter(None, (parsed.password, parsed.userinfo.decode().partition(":")[2]))
+    name, _, password = parsed.userinfo.decode().partition(":")
+    yield from filter(None, (parsed.password, password) if password else (parsed.username, name))
     if parsed.userinfo:
         yield without_login(url)[1]["Authorization"].removeprefix("Basic ")
     yield from (value for name, value in parsed.params.multi_items() if _SECRET_NAME.search(name))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import attrs
 import msgspec
 
 from actgent.errors import ParseError
@@ -110,6 +111,9 @@ def with_words(answer: Answer) -> Answer:
     Raises:
         TypeError: something is not.
     """
+    given: object = answer.id
+    if isinstance(given, int):  # some servers number their answers
+        answer = attrs.evolve(answer, id=str(given))
     said = [part.text for part in answer.parts if isinstance(part, Text | Thinking)]
     called = [part.name for part in answer.parts if isinstance(part, ToolCall)]
     for word in (*said, *called, answer.model, answer.id or ""):

@@ -27,6 +27,8 @@ from actgent.runtime.sessions.table import SessionTable
 from actgent.sessions.following import Follow, Followed, Growing, LiveText, TurnNames, Waker, turn_at_end
 from actgent.support.leads import for_readers
 
+AT_ONCE = 100
+"""Records of a step that are received with it; of a longer one each by itself, so that who takes them may break off."""
 PAGE = 500
 """Records that are read from the journal at once."""
 
@@ -118,7 +120,8 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
             return None
         item, names = self._next_now(), self._names
-        if isinstance(item, Written) and names and item.records and item.first == self.cursor + 1:
+        is_next = isinstance(item, Written) and item.first == self.cursor + 1
+        if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= AT_ONCE:
             for record, turn in names.turns(item):
                 self._pass(record, turn)
             self.cursor = item.last

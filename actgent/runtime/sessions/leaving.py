@@ -183,12 +183,18 @@ class Leaving:
         if outside is None:
             return False
         context.handlers = outside
+        context.mail.pins += 1  # its user's end stays for those that are told
 
         async def tell_all() -> None:
-            await tell(context)
+            try:
+                await tell(context)
+            finally:
+                context.mail.pins -= 1
             context.let_face_go()
 
-        return bool(self.runner.start_soon(tell_all))
+        is_told = bool(self.runner.start_soon(tell_all))
+        context.mail.pins -= not is_told
+        return is_told
 
     # --- who waits ---------------------------------------------------------------------------
 

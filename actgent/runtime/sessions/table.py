@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakSet, WeakValueDictionary
 
-from actgent.control.references import is_held
 from actgent.errors import SessionExists, SessionNotFound
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext
@@ -34,8 +33,6 @@ class SessionTable(Mapping[str, SessionContext]):
         self._loaded: dict[str, SessionContext] = {}
         self._idle: dict[str, None] = {}
         """Sessions with nothing to do, the longest first; kept only where a journal could bring them back."""
-        self.trees: Trees | None = None
-        """What sessions have to do with those of other agents; None until the agent has started."""
         self.followed: dict[str, LiveText] = {}
         """What grows in the sessions that somebody follows, by their ids."""
         self._unloaded: WeakValueDictionary[str, object] = WeakValueDictionary()
@@ -142,24 +139,13 @@ class SessionTable(Mapping[str, SessionContext]):
             self._unload(self._loaded[longest])
 
     def _unload(self, context: SessionContext) -> None:
-        """Unload an idle session that a journal can restore; one of a tree with all of that, or not at all."""
-        if context.parent is not None or context.children:
-            if self.trees is not None:
-                self.trees.unload(context)
-        elif self.may_unload(context):
-            self.let_sleep(context)
-
-    def may_unload(self, context: SessionContext) -> bool:
-        """Return True for a session that is here and idle; what was to go with its next step is written."""
-        if not self._can_unload or context.is_busy or context.turn is not None or context.closed:
-            return False
+        """Unload an idle session that a journal can restore; sessions with a parent or children stay in memory."""
+        if context.is_busy or context.turn is not None or context.parent is not None or context.children:
+            return
         if context.log is not None:
-            context.log.flush_soon()
-        return self._loaded.get(context.id) is context  # or its partition was found to be another process's
-
-    def let_sleep(self, context: SessionContext) -> None:
-        """Have a session leave memory unless somebody outside holds it."""
-        self.remove(context)
+            context.log.flush_soon()  # what was to go with the next step: it is another's
+        if not self.remove(context):  # its partition was found to be another process's by that
+            return
         self._on_unload(context.id)
         self._unloaded[context.id] = context.face
         context.face = None  # or the two would hold each other
@@ -177,8 +163,6 @@ class SessionTable(Mapping[str, SessionContext]):
         self._unloaded.pop(context.id, None)
         if not context.closed:
             self._loaded[context.id] = context
-            if self.trees is not None:
-                self.trees.attach_children(context)
             self.mark_idle(context)
 
 
@@ -194,7 +178,6 @@ class Trees:
     def add(self, table: SessionTable) -> None:
         """Enter the sessions of an agent that has started."""
         self._tables[table.agent] = table
-        table.trees = self
 
     def remove(self, agent: str) -> None:
         """Forget the sessions of an agent that has stopped."""
@@ -212,27 +195,6 @@ class Trees:
             self._parentless = {key: waiting for key, waiting in self._parentless.items() if waiting}
             self._purged_at = max(PURGED_FROM, 2 * len(self._parentless))
         self._parentless.setdefault(parent, WeakSet()).add(child)
-
-    def unload(self, context: SessionContext) -> None:
-        """Have the tree of a session leave memory if all of it is idle, and nobody outside holds one of its sessions.
-
-        Whoever holds one sees those above and below it, which a journal does not bring back with it.
-        """
-        while context.parent is not None:
-            context = context.parent
-        tree = context.family()
-        tables = [table for each in tree if (table := self._tables.get(each.agent)) is not None]
-        is_idle = all(table.may_unload(each) for each, table in zip(tree, tables, strict=False))
-        if len(tables) < len(tree) or not is_idle or any(each.timers for each in tree[1:]):
-            return
-        if any(is_held(each.face, each.handlers.functions()) for each in tree):
-            return
-        for each, table in zip(tree, tables, strict=True):
-            table.let_sleep(each)
-            if each.parent is not None:
-                each.parent.remove_child(each)
-                self.wait_for_parent(each.parent.key, each)
-                each.tree.parent = None
 
     def attach_children(self, parent: SessionContext) -> None:
         """A session came back that others have waited for."""

@@ -29,6 +29,8 @@ MAX_WORK = 2_000_000
 _MOST = 10**12
 _MAX_WALKED = 20_000
 """Steps along ways that come back to where they were, 20 ms."""
+_LONGEST_CHAIN = 100
+"""References from one to the next that are followed."""
 _MAX_LINKS = 300_000
 """That are looked at for all of a schema, 0.2 s."""
 _MAX_PLACES = 300_000
@@ -110,6 +112,14 @@ class _Graph:
         if number == len(self.schemas):
             self.schemas.append(schema)
         return number
+
+    def meant(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What stands behind a schema that is nothing but a reference: all that refer to it share its count."""
+        for _ in range(_LONGEST_CHAIN):  # references may go round
+            if schema.keys() != {"$ref"} or len(found := list(self.targets(schema))) != 1:
+                break
+            schema = found[0]
+        return schema
 
     def own(self, node: Node) -> Sequence[Node]:
         """What is done along with it, for the same value."""
@@ -350,7 +360,7 @@ def _entry(graph: _Graph, number: int) -> _Entry:
     for node, ways in _ways((Kind.TRIED, number), graph.own).items():
         entry.weight = min(entry.weight + ways * _weight(graph.schemas[node[1]]), _MOST)
         for inner in graph.below(node):
-            entry.add(inner, graph.number(inner.schema), ways)
+            entry.add(inner, graph.number(graph.meant(inner.schema)), ways)
     return entry
 
 

@@ -240,7 +240,8 @@ async def _same(
     story = await find_message(journal, head.key, message_id, head.records)
     if story is None or story.accepted is None:
         return MessageStory(message_id, number=head.records + 1)
-    if story.accepted.message.parts not in (to_parts(content), _as_guarded(session, content)):
+    known = story.accepted.message.parts
+    if known != to_parts(content) and known != _as_guarded(session, content):
         raise Problem("key-reused", "another message was said under this id: take a new id for new words")
     return story
 

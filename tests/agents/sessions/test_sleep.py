@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from functools import partial
 
 import pytest
 import trio
@@ -105,7 +104,7 @@ async def test_many_callers_may_open_the_same_sleeping_session(agent):
     assert len(opened[0].history) == 20
 
 
-async def test_sessions_of_a_tree_stay_as_long_as_one_is_held(agent):
+async def test_sessions_of_a_tree_stay(agent):
     """A session with children, and a child, are not taken apart."""
     parent = await agent.create_session("ada", session_id="parent")
     child = await agent.create_session("ada", session_id="child", parent=parent)
@@ -303,85 +302,6 @@ async def test_sessions_that_waited_for_the_one_above_are_forgotten_with_their_e
         del parent, child
         await runtime.evict(lambda _: True)
     assert len(runtime.agents.trees._parentless) <= session_table.PURGED_FROM
-
-
-async def make_tree(agent, helper, number):
-    """A session with one of another agent below it, and one below that; nobody holds them."""
-    parent = await agent.create_session("ada", "hello", session_id=f"s{number}")
-    child = await helper.create_session("ada", "hello", session_id=f"s{number}/c", parent=parent)
-    below = await agent.create_session("ada", "hello", session_id=f"s{number}/c/c", parent=child)
-    for each in (parent, child, below):
-        await each.wait_idle()
-
-
-@pytest.fixture
-async def helper(runtime):
-    """Another agent, whose sessions have handlers that know them."""
-    made = BareAgent("b", llm=ScriptedLLM(lambda chat: f"saw {len(chat.messages)}", keep=0))
-
-    @made.on_session
-    def attach(session):
-        session.on_conversation(lambda _: session.id)
-        session.on_event(lambda _: session.owner)
-        session.on_exception(partial(print, session))
-
-    return await runtime.start(made)
-
-
-async def test_idle_trees_leave_memory(agent, helper):
-    """All of a tree goes at once, and comes back with its next message, each session below the same one as before."""
-    for number in range(20):
-        await make_tree(agent, helper, number)
-    loaded = [agent._opener.running.sessions, helper._opener.running.sessions]
-    assert max(map(len, loaded)) <= 2 * session_table.MAX_LOADED_IDLE
-    assert "s0" not in loaded[0]
-    child = await helper.open_session("s0/c")
-    assert child.parent is None  # as after a restart: the journal brings back what is asked for
-    parent = await agent.open_session("s0")
-    assert (parent.children, child.parent) == ((child,), parent)
-    await child.chat("again")
-    await child.wait_idle()
-    assert child.history[-1].text == "saw 3"
-    below = await agent.open_session("s0/c/c")
-    assert (child.children, below.parent) == ((below,), child)
-
-
-@pytest.mark.parametrize("held", ["s0", "s0/c", "s0/c/c"])
-async def test_a_tree_of_which_one_is_held_stays(agent, helper, held):
-    """Whoever holds a session sees the others of its tree, whatever its handlers close over."""
-    await make_tree(agent, helper, 0)
-    kept = await (helper if held == "s0/c" else agent).open_session(held)
-    for number in range(1, 20):
-        await make_tree(agent, helper, number)
-    parent = kept
-    while parent.parent is not None:
-        parent = parent.parent
-    assert [parent.id, *(each.id for each in parent.children[0].children)] == ["s0", "s0/c/c"]
-
-
-async def test_a_tree_in_which_something_is_to_come_stays(agent, helper):
-    """A schedule of a session below finds the one above it."""
-    parent = await agent.create_session("ada", session_id="s")
-    child = await helper.create_session("ada", session_id="s/c", parent=parent)
-    await child.schedule("later", after=1000)
-    del parent, child
-    for number in range(20):
-        await make_tree(agent, helper, number)
-    assert "s/c" in helper._opener.running.sessions
-
-
-async def test_a_tree_that_only_its_handlers_hold_comes_back_as_it_was(agent, helper):
-    """Until the collector comes, its sessions are still there, and are found."""
-    gc.disable()
-    try:
-        for number in range(8):
-            await make_tree(agent, helper, number)
-        child = await helper.open_session("s0/c")
-        parent = await agent.open_session("s0")
-        assert (parent.children, child.parent) == ((child,), parent)
-        assert len((await helper.open_session("s0/c")).history) == 2
-    finally:
-        gc.enable()
 
 
 async def test_a_session_that_was_unloaded_leaves_as_others_do(agent, runtime):
