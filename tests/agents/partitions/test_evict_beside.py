@@ -244,3 +244,22 @@ async def test_a_session_that_comes_back_waits_until_it_has_left(open_node, id_i
                 assert each.error is None
         assert await _texts(agent, session.id) == ["hi", "ok"]
         assert len(asked) == 2
+
+
+async def test_who_is_told_that_a_tree_has_moved_gets_its_session(open_node, id_in, until):
+    """As nodes have it told; the last session below the root leaves behind it, before its handlers are called."""
+    heard = []
+    agent = BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok", keep=0))
+    async with open_node("one", take=[0]) as one:
+        await one.start(agent)
+        running = agent._opener.running
+        running.lifecycle.leaving.on_left = running.runner.tell_moved
+        root = await agent.create_session("ada", session_id=id_in(0))
+        root.on_exception(lambda failure, session: heard.append((failure.kind, session.id)))
+        child = await agent.create_session("ada", session_id=f"{root.id}/c", parent=root)
+        for each in (child, root):
+            await each.chat("hi")
+            await each.wait_idle()
+        running.lifecycle.leaving.leave_tree(root._context.log)
+        await until(lambda: heard)
+    assert heard == [("moved", id_in(0))]
