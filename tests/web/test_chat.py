@@ -77,6 +77,20 @@ async def test_a_message_that_a_guard_reworded_is_repeated(serving):
         assert [each["parts"][0]["text"] for each in items] == ["my ***", "ok"]
 
 
+async def test_a_guard_is_asked_once_of_a_message_that_is_repeated(serving):
+    """It let the words pass as they are, so that nobody has to ask it what it makes of them."""
+    asked = []
+    agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True))
+    agent.guard(lambda message: asked.append(message.text), on="input")
+    async with serving(agents=[agent]) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+        said = {"content": "hello", "message_id": "m1"}
+        for _ in range(3):
+            answer = await client.post("/v1/sessions/s1/messages", json=said, headers={"prefer": "wait=10"})
+            assert answer.status_code == 200
+    assert asked == ["hello"]
+
+
 async def test_a_hundred_of_one_key_are_one_turn(serving):
     """Repetitions that come together are one message and one answer."""
     calls = 0
