@@ -73,6 +73,7 @@ async def test_the_name_of_an_owner_may_be_of_any_length(keeper):
     for name, owner in owners.items():
         assert await keeper.ids(owner=owner) == [name]
     assert set(await keeper.ids(prefix=begin[:200])) == owners.keys() - {"short"}
+    assert set(await keeper.ids(prefix=begin[:300])) == {"long", "twin"}
     (head,) = await keeper.journal.page(SessionFilter(owner=owners["twin"]))
     assert head.owner == owners["twin"]
 
