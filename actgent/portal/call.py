@@ -56,7 +56,7 @@ class PortalCall(Generic[T]):
         try:
             with self._scope:
                 result = outcome.Value(await work)
-        except trio.Cancelled as error:
+        except trio.Cancelled as error:  # noqa: ASYNC103 - it is raised again where it is ours
             result = outcome.Error(
                 failure_of(error, "call", "of a portal")
             )  # raises it where we are cancelled
