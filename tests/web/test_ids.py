@@ -1,0 +1,36 @@
+"""The ids that clients may choose."""
+
+import re
+
+import jsonschema_rs
+import pytest
+from hypothesis import given, strategies as st
+
+from actgent.tools.schemas.patterns import is_backtracking
+from actgent.web.problems import Problem
+from actgent.web.routes.schemas import CLIENT_ID, ID, check_client_id
+
+_SAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,128}\Z")
+"""The same said by looking ahead."""
+
+
+@given(
+    st.text(".", max_size=4),
+    st.text("aZ09_-./ \nä", max_size=4),
+    st.sampled_from([0, 1, 120, 122, 123, 124, 125, 126, 127, 128, 129]),
+)
+def test_an_id_is_up_to_128_letters_that_go_into_addresses_and_no_dots_that_lead_elsewhere(dots, text, more):
+    """By the check of a header as by the schema of a body."""
+    given_id = dots + text + more * "x"
+    fits = _SAME.match(given_id) is not None
+    assert jsonschema_rs.is_valid(ID, given_id) == fits
+    if fits:
+        assert check_client_id("key", given_id) == given_id
+    else:
+        with pytest.raises(Problem, match="128"):
+            check_client_id("key", given_id)
+
+
+def test_ids_are_checked_in_linear_time():
+    """Or the work of each body would have to be counted before it is checked."""
+    assert not is_backtracking(CLIENT_ID)
