@@ -27,7 +27,7 @@ from .hosts import HostTable
 from .journal import WRITING, PostgresJournal
 from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
 from .ownership_table import OwnershipTable
-from .partitions import PartitionsLost, Taken, check_partitions, partition_of_slot, slot_of, slots_of
+from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
 from .schema import migrate_schema
 from .suspects import SuspectTable
 
@@ -89,7 +89,9 @@ class PartitionedJournal(PostgresJournal):
 
     def partition_of(self, session_id: str) -> int:
         """The partition of a session, and of all others of its tree."""
-        return partition_of_slot(slot_of(session_id), self.count)
+        return (
+            slot_of(session_id) * self.layout.partitions // SLOTS
+        )  # as `partition_of_slot`, some ten times a message
 
     def epoch_of(self, session_id: str) -> int:
         number = self.partition_of(session_id)
