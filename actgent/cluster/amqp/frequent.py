@@ -4,6 +4,7 @@ What is unusual about one of them is left to pamqp, which says what is wrong wit
 """
 
 import functools
+import operator
 import struct
 from typing import Any
 
@@ -30,6 +31,7 @@ _PROPERTIES = tuple(
     if name not in _OTHERS
 )
 """In their order on the wire, each with its flag, and whether it is a text."""
+_values_of = operator.attrgetter(*(name for name, _, _ in _PROPERTIES))
 _KNOWN = sum(flag for _, flag, _ in _PROPERTIES)
 Whole = tuple[commands.Basic.Deliver, commands.Basic.Properties, bytes]
 """A message that came as three frames: its method, properties and body."""
@@ -87,13 +89,16 @@ def _encode_properties(channel: int, size: int, properties: commands.Basic.Prope
     if properties.headers is not None or properties.timestamp is not None:
         return None
     flags, parts = 0, bytearray()
-    for name, flag, is_text in _PROPERTIES:
-        value = getattr(properties, name)
-        if value is not None and value != "":
-            flags |= flag
-            data = value.encode() if is_text else b""
-            parts.append(len(data) if is_text else value)
+    for value, (_, flag, is_text) in zip(_values_of(properties), _PROPERTIES, strict=True):
+        if value is None or value == "":
+            continue
+        flags |= flag
+        if is_text:
+            data = value.encode()
+            parts.append(len(data))
             parts += data
+        else:
+            parts.append(value)
     begin = _FRAME.pack(constants.FRAME_HEADER, channel, _HEADER.size + len(parts))
     return b"".join((begin, _HEADER.pack(_BASIC, size, flags), parts, _END))
 
