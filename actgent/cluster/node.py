@@ -17,6 +17,7 @@ from functools import partial
 
 import trio
 
+from actgent.actors.timer import Timer
 from actgent.errors import Fenced, JournalError, WireError
 from actgent.journal.listing import SessionKey
 from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
@@ -42,7 +43,7 @@ from .queues import (
     partition_queue,
     shared_queue,
 )
-from .requests import Requests, send_back
+from .requests import Requests, send_back, workers_of
 from .tokens import Tokens
 from .transport import BrokerTransport
 from .wire import (
@@ -145,7 +146,10 @@ class Node:
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             start = nursery.start_soon
-            new = partial(Requests, self.link, application, self._quarantine, start, self.figures)
+            timer = Timer()
+            start(timer.run)
+            given = (self.link, application, self._quarantine, start, self.figures)
+            new = partial(Requests, *given, workers=workers_of(nursery, timer))
             self._shared = new(shared=shared_queue(self.pool).name)
             self._requests = {each: new() for each in range(self.journal.count)}
             await nursery.start(self.link.run, self._build, self._connection_lost)

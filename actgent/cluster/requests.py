@@ -1,8 +1,9 @@
 """The requests of a node: answered as soon as their partition is served here, and acknowledged when they are answered.
 
 A request that only reads a session is acknowledged when it begins, since who asks can ask again, and is told when to: when
-the session has another owner. Any other is acknowledged when its answer is on its way: what had an effect the journal has
-by then, and a node that takes over finds its id there.
+the session has another owner. Any other is acknowledged when the broker has its answer: what had an effect the journal has
+by then, and a node that takes over finds its id there. Nobody waits for that word of the broker's where the answer goes at
+once, but for what hears it, and acknowledges; and requests are answered by workers, as turns are.
 """
 
 from collections import Counter
@@ -15,6 +16,8 @@ import orjson
 import trio
 from pamqp import commands
 
+from actgent.actors.timer import Timer
+from actgent.actors.workers import Workers
 from actgent.errors import BrokerLost, UsageError
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
@@ -75,7 +78,14 @@ class _Work:
     asked: WireRequest
     gone: trio.Event = attrs.field(factory=trio.Event)
     """Set when nobody reads the answer any more."""
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    scope: trio.CancelScope | None = None
+    """What ends it; None while it has not begun."""
+    is_stopped: bool = False
+    """True: it is another node's to answer."""
+    is_answered: bool = False
+    """True once there is nothing more to tell."""
+    is_confirming: bool = False
+    """True: the broker has not confirmed its answer; who hears that acknowledges it."""
     came_at: float = attrs.field(factory=trio.current_time)
     number: int = 0
     """Of the next piece."""
@@ -97,6 +107,12 @@ class _Work:
         self.session, self.is_read = session_named(asked), asked.verb == "GET"
         self.line = "" if self.is_read or what in _UNBOUNDED else self.session
         self.is_stop = what in _STOPPING
+
+    def stop(self) -> None:
+        """Have it end here: another node answers it."""
+        self.is_stopped = True
+        if self.scope is not None:
+            self.scope.cancel()
 
 
 @attrs.define(eq=False)
@@ -127,7 +143,13 @@ class Telling:
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
         if piece.number == 0 and not work.is_read:
             self.figures.note_answer(status, trio.current_time() - work.came_at)
-        await self.send(piece)
+        if not (is_last and self.send_last(piece)):
+            await self.send(piece)
+
+    def send_last(self, piece: AnswerPiece) -> bool:
+        """Send the last piece if it goes at once, and have the request acknowledged when the broker has it."""
+        self.work.is_confirming = not self.is_sending and self._send_now(piece)
+        return self.work.is_confirming
 
     async def send(self, piece: AnswerPiece) -> None:
         """Send a piece, and wait until the broker has it."""
@@ -143,13 +165,17 @@ class Telling:
         if self.is_sending:
             return False
         work, number = self.work, self.work.number
-        piece = self._piece(_OK, data, NO_HEADERS, is_last=False)
-        about = _about(work.delivery, USER)
-        sent = _Sent(self, trio.current_time())
-        with suppress(UsageError):  # it is too long: its own task hears of that
-            self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
-        if not self.is_sending:
+        if not self._send_now(self._piece(_OK, data, NO_HEADERS, is_last=False)):
             work.number = number
+        return self.is_sending
+
+    def _send_now(self, piece: AnswerPiece) -> bool:
+        work, sent = self.work, _Sent(self, trio.current_time())
+        about = _about(work.delivery, USER)
+        try:
+            self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
+        except UsageError:  # it is too long: its own task hears of that
+            return False
         return self.is_sending
 
     def _piece(self, status: int, data: bytes, headers: Mapping[str, str], *, is_last: bool) -> AnswerPiece:
@@ -177,10 +203,14 @@ class _Sent:
     def fulfil(self, _: None) -> None:
         self.telling.is_sending = False
         self.telling.figures.note_told(trio.current_time() - self.begun)
+        if self.telling.work.is_confirming:
+            self.telling.work.delivery.acknowledge()
 
-    def fail(self, _: object) -> None:
+    def fail(self, error: Callable[[], Exception]) -> None:
         self.telling.is_sending = False
         self.telling.work.gone.set()
+        if self.telling.work.is_confirming and isinstance(error(), Unroutable | NotConfirmed):
+            self.telling.work.delivery.acknowledge()  # else it is the broker that is lost, and it comes again
 
 
 class Requests:
@@ -194,13 +224,14 @@ class Requests:
         start: Starter,
         figures: NodeFigures,
         *,
+        workers: "RequestWorkers",
         shared: str = "",
     ) -> None:
         self._shared = shared
         """The queue of all nodes; empty for a partition, whose unfinished sessions are counted where a node dies."""
         self._figures = figures
         self._link, self._application = link, application
-        self._quarantine, self._start = quarantine, start
+        self._quarantine, self._start, self._workers = quarantine, start, workers
         self._waiting: list[_Work] | None = []
         """Until the partition is served; None: it is."""
         self._is_held = False
@@ -245,7 +276,7 @@ class Requests:
         self._waiting, self._is_held = [], False
         self._dropped.clear()  # what they are about goes to another node, too
         for work in self._running.values():
-            work.scope.cancel()
+            work.stop()
 
     def hold(self) -> None:
         """Begin nothing more but what stops turns; what runs goes on. The rest goes to the next owner when it is closed."""
@@ -264,7 +295,7 @@ class Requests:
             return
         self._running[work.place] = work
         self._lines[line] += 1
-        self._start(self._run, work)
+        self._workers.start_soon(self, work)
 
     async def _count(self, work: _Work) -> None:
         """A node has gone that had this request: have it begun with that noted, or by nobody any more."""
@@ -287,28 +318,39 @@ class Requests:
         with suppress(_CannotTell):
             data = orjson.dumps(problem.document(work.asked.id))
             await self._telling(work)(problem.status, data, is_last=True)
-        work.delivery.acknowledge()
+        if not work.is_confirming:
+            work.delivery.acknowledge()
 
-    async def _run(self, work: _Work) -> None:
+    async def run(self, work: _Work, scope: trio.CancelScope) -> None:
+        """Answer a request, unless the scope is cancelled; `finish` comes behind it."""
+        work.scope = scope
         if work.is_read and work.session:
             work.delivery.acknowledge()
+        if work.is_stopped:
+            scope.cancel()
         try:
-            with work.scope:
-                await self._quarantine.wait(work.session)
-                await self._application.answer(_of(work.asked), self._telling(work), work.gone)
+            await self._quarantine.wait(work.session)
+            await self._application.answer(_of(work.asked), self._telling(work), work.gone)
         except* _CannotTell:  # from a nursery of the endpoint's it comes in a group
             pass
         except* Exception:  # noqa: BLE001 - the edge: what a stream raises that has begun
             _log.exception("request %s failed", Each(work.asked.id))
             work.has_moved = True
-        finally:
-            if self._running.get(work.place) is work:
-                del self._running[work.place]
-            self._leave_line(work.line)
-        if work.has_moved or work.scope.cancelled_caught:
+        work.is_answered = True
+
+    async def finish(self, work: _Work) -> None:
+        """Acknowledge a request that was answered, unless that is left to the broker's word; others go to who is to answer them."""
+        self.leave(work)
+        if work.has_moved or not work.is_answered:
             await self._cut(work)
-        else:
+        elif not work.is_confirming:
             work.delivery.acknowledge()
+
+    def leave(self, work: _Work) -> None:
+        """A request is at work no more."""
+        if self._running.get(work.place) is work:
+            del self._running[work.place]
+        self._leave_line(work.line)
 
     def _telling(self, work: _Work) -> Telling:
         return Telling(work, self._link, self._figures, lambda: self._is_held)
@@ -330,6 +372,24 @@ class Requests:
         elif not self._is_held:
             await trio.sleep(AGAIN)
             work.delivery.requeue()
+
+
+RequestWorkers = Workers[Requests, _Work]
+"""What answers the requests of all partitions."""
+
+
+def workers_of(nursery: trio.Nursery, timer: Timer) -> RequestWorkers:
+    """Return workers of this nursery; the timer has to run."""
+    return Workers(nursery, timer=timer, run=_run, finish=Requests.finish, abandon=_abandon)
+
+
+async def _run(scope: trio.CancelScope, requests: Requests, work: _Work) -> None:
+    await requests.run(work, scope)
+
+
+async def _abandon(requests: Requests, work: _Work) -> None:
+    """The node ends: the broker gives the request to another one."""
+    requests.leave(work)
 
 
 def _of(asked: WireRequest) -> WiredRequest:

@@ -8,9 +8,10 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
-from actgent.cluster.amqp import Unroutable
+from actgent.actors.timer import Timer
+from actgent.cluster.amqp import ChannelClosed, NotConfirmed, Unroutable
 from actgent.cluster.operations.figures import NodeFigures
-from actgent.cluster.requests import MOST, Requests
+from actgent.cluster.requests import MOST, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
 from actgent.errors import BrokerLost
 from actgent.web.gateway import open_inside
@@ -29,6 +30,24 @@ class Link:
         self.tried += 1
         await trio.lowlevel.checkpoint()
         raise self.error
+
+    def publish_now(self, *args):
+        return False
+
+
+class Tasks:
+    """Workers of which each request has its own, so that a nursery ends with the last of them."""
+
+    def __init__(self, nursery):
+        self.nursery = nursery
+
+    def start_soon(self, requests, work):
+        self.nursery.start_soon(self._work, requests, work)
+
+    async def _work(self, requests, work):
+        with trio.CancelScope() as scope:
+            await requests.run(work, scope)
+        await requests.finish(work)
 
 
 class Quarantine:
@@ -81,7 +100,9 @@ async def test_a_request_whose_asker_is_gone_is_not_given_back(
     delivery = Delivery()
     async with trio.open_nursery() as nursery:
         application = Application(is_grouped=is_grouped, error=error)
-        requests = Requests(Link(), application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            Link(), application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert delivery.became == becomes
@@ -103,7 +124,9 @@ async def test_an_answer_that_cannot_be_sent_leaves_no_traceback(error, verb, pa
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
         await agent.create_session("ada", session_id="s")
         application = wired_application(runtime, inside, kind=WiredApplication)
-        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb=verb, path=path, owner="ada"))
         with trio.fail_after(20):
@@ -122,6 +145,9 @@ class Outbox:
     async def publish(self, key, body, properties):
         await trio.lowlevel.checkpoint()
         self.sent.append(decode_message(body, properties))
+
+    def publish_now(self, *args):
+        return False
 
 
 class Holding:
@@ -144,7 +170,9 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
         requests.take(deliveries[-1], WireRequest(id=str(len(deliveries)), verb=verb, path=path, owner="ada"))
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         for _ in range(MOST + 2):
             take("/sessions/s/messages")
@@ -184,7 +212,9 @@ async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
 
     async with trio.open_nursery() as nursery:
         application = Moving()
-        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         take("messages")
         requests.hold()
@@ -210,7 +240,14 @@ async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
             await super().answer(request, tell, gone)
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            Link(),
+            Noting(is_grouped=False),
+            Quarantine(),
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+        )
         requests.open()
         for number, verb in enumerate(["GET", "POST"]):
             delivery = Delivery()
@@ -240,7 +277,9 @@ async def test_a_stream_holds_no_place_at_the_broker(path, autojump_clock):
             await gone.wait()
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(Outbox(), Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            Outbox(), Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         stream, listed = Delivery(), Delivery()
         requests.take(stream, WireRequest(id="1", verb="GET", path=path, owner="ada"))
@@ -263,7 +302,9 @@ async def test_what_was_stopped_is_acknowledged_before_its_answer_goes():
 
     async with trio.open_nursery() as nursery:
         link = Watched()
-        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         requests.hold()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/interrupt", owner="ada"))
@@ -294,7 +335,9 @@ async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():
 
     async with trio.open_nursery() as nursery:
         link = Gone()
-        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
     assert (ended, link.pieces, len(requests)) == ([True], 0, 0)
@@ -325,7 +368,9 @@ async def test_a_piece_that_is_not_waited_for_is_one_of_the_stream():
             await gone.wait()
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
         await trio.testing.wait_all_tasks_blocked()
@@ -345,6 +390,80 @@ async def test_a_piece_that_is_not_waited_for_is_one_of_the_stream():
         assert len(requests) == 1
         link.hearers[1].fail(lambda: Unroutable("no queue"))
     assert len(requests) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (None, ["acknowledged"]),
+        (Unroutable("no queue"), ["acknowledged"]),
+        (NotConfirmed("not now"), ["acknowledged"]),
+        (ChannelClosed("it was closed"), []),
+        (BrokerLost("amqp://a", "it went down"), []),
+    ],
+)
+async def test_an_answer_that_goes_at_once_is_acknowledged_by_the_word_of_the_broker(error, becomes):
+    """Its request is at work no more by then, and comes again where that word never comes, as the broker is lost."""
+    link, delivery = Confirming(), Delivery()
+    async with trio.open_nursery() as nursery:
+        application = Application(is_grouped=False)
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
+        requests.open()
+        requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
+    assert ([each.is_last for each in link.sent], len(requests), delivery.became) == ([True], 0, [])
+    (hearer,) = link.hearers
+    hearer.fulfil(None) if error is None else hearer.fail(lambda: error)
+    assert delivery.became == becomes
+
+
+async def test_an_answer_is_waited_for_that_does_not_go_at_once():
+    """As the broker takes nothing now, or a piece before it is not confirmed: then it is acknowledged behind that wait."""
+    link, delivery = Confirming(), Delivery()
+
+    class Streaming:
+        async def answer(self, request, tell, gone):
+            await tell(200, b"first", False)
+            assert tell.now(b"second")
+            await tell(200, b"", True)
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
+        requests.open()
+        requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
+    assert [(each.number, each.is_last) for each in link.sent] == [(0, False), (1, False), (2, True)]
+    assert (len(link.hearers), delivery.became) == (1, ["acknowledged"])
+
+
+async def test_a_request_ends_that_was_given_to_a_worker_and_not_begun():
+    """Its partition is another node's by then: nothing of it is done here."""
+    answered, delivery = [], Delivery()
+
+    class Noting(Application):
+        async def answer(self, request, tell, gone):
+            answered.append(request)
+
+    async with trio.open_nursery() as nursery:
+        timers = Timer()
+        nursery.start_soon(timers.run)
+        workers = workers_of(nursery, timers)
+        requests = Requests(
+            Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon, NodeFigures(), workers=workers
+        )
+        requests.open()
+        asked = WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada")
+        requests.take(delivery, asked)
+        requests.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (answered, len(requests)) == ([], 0)
+        requests.open()
+        requests.take(Delivery(), asked)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(answered), len(requests)) == (1, 0)
+        nursery.cancel_scope.cancel()
 
 
 JSON = {"content-type": "application/json"}
@@ -394,7 +513,9 @@ async def test_requests_are_checked_as_those_over_http(asked, status, kind):
         for name in ("s", "other"):
             await agent.create_session("ada", session_id=name)
         application = wired_application(runtime, inside, kind=WiredApplication)
-        requests = Requests(link, application, Quarantine(), nursery.start_soon, NodeFigures())
+        requests = Requests(
+            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
         requests.open()
         for number in range(2):
             requests.take(Delivery(), WireRequest(id=str(number), **request))

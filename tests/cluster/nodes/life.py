@@ -66,11 +66,20 @@ async def _die_of_a_list(page, reach, caller, query, most):
     return await page(reach, caller, query, most)
 
 
+def _may_die_of(work):
+    return work.asked.verb != "GET" and session_named(work.asked).startswith(("before-", "after-"))
+
+
+def _wait_for_an_answer(send_last, telling, piece):
+    """An answer that may be died of is waited for, until the broker has it."""
+    return not _may_die_of(telling.work) and send_last(telling, piece)
+
+
 async def _die_of_an_answer(send, telling, piece):
     """Before or after the nth answer of a session `before-N-...` or `after-N-...`, which was delivered once."""
     work = telling.work
     when, _, rest = session_named(work.asked).partition("-")
-    if work.asked.verb == "GET" or when not in ("before", "after"):
+    if not _may_die_of(work):
         return await send(telling, piece)
     ANSWERED[session_named(work.asked)] += 1000 if work.delivery.redelivered else 1  # a node has died of it
     is_last = str(ANSWERED[session_named(work.asked)]) == rest.partition("-")[0]
@@ -92,6 +101,7 @@ async def main():
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
+    Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
     modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():
