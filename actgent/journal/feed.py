@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import attrs
 import trio
@@ -53,6 +53,7 @@ class Erased:
     """The session that is gone."""
     agent: str
     """The name of its agent."""
+    size: ClassVar[int] = 0
 
     @property
     def key(self) -> SessionKey:
@@ -63,7 +64,9 @@ class UnreadStep(Protocol):
     """A step that waits for a reader."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """Bytes that it has."""
+
     @property
     def given(self) -> Sequence[Record]:
         """Its records, as far as they are known without reading it; for who only wants to know their kinds."""
@@ -82,15 +85,10 @@ class Backlog:
         """Why nothing comes any more, where that is no end."""
         self.capacity = 0
         """Steps that it keeps: as many as any reader wanted."""
-        self.end = 0
-        """How much was ever put."""
+        self.begin = self.end = 0
+        """The place of the first that is there still, and how much was ever put."""
         self._items: deque[UnreadStep | Erased] = deque()
         self._size = 0
-
-    @property
-    def begin(self) -> int:
-        """The place of the first that is there still."""
-        return self.end - len(self._items)
 
     def at(self, place: int) -> UnreadStep | Erased:
         """Return what was put at a place, from 0."""
@@ -100,7 +98,7 @@ class Backlog:
         """Keep something for all readers; where there is no room for it the oldest goes, read or not."""
         self._items.append(item)
         self.end += 1
-        self._size += _size_of(item)
+        self._size += item.size
         if self.end % _READ == 0:
             self._drop_read()
         while len(self._items) > self.capacity or (self._size > FEED_BYTES and len(self._items) > 1):
@@ -114,7 +112,8 @@ class Backlog:
             self._drop()
 
     def _drop(self) -> None:
-        self._size -= _size_of(self._items.popleft())
+        self._size -= self._items.popleft().size
+        self.begin += 1
 
     def finish(self, error: ActgentError | None = None) -> None:
         """Nothing comes any more; readers hear the error, if there is one, behind what was put."""
@@ -129,10 +128,6 @@ _READ = 32
 
 _MUCH = 64
 """Steps that wait for a reader which is woken by some only, until it is woken anyway."""
-
-
-def _size_of(item: UnreadStep | Erased) -> int:
-    return 0 if isinstance(item, Erased) else item.size
 
 
 class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):

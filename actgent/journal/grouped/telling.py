@@ -42,11 +42,8 @@ class _Stored:
     given: Sequence[Record]
     identity: bytes
     read: ReadStep
+    size: int
     _records: tuple[Record, ...] | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.row.body)
 
     async def told(self, *, with_records: bool) -> Written:
         """The step."""
@@ -172,7 +169,7 @@ class Feed:
         for row, key, records in zip(rows, keys, given, strict=True):
             of_one = self._backlogs.get(key)
             if everything is not None or of_one is not None:
-                stored = _Stored(key, row, records, identity, self._read)
+                stored = _Stored(key, row, records, identity, self._read, len(row.body))
                 for backlog in filter(None, (everything, of_one)):
                     backlog.put(stored)
 

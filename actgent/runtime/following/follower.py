@@ -156,13 +156,13 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
 
     def _pass(self, record: Record, turn: str) -> None:
         """Know what a record ends that was received."""
-        if isinstance(record, Said):
-            if record.stop:
-                self._void = record.message.id
-        elif isinstance(record, Ended):
+        kind = type(record)
+        if kind is Ended:
             self._void = turn
-        elif isinstance(record, Closed):
+        elif kind is Closed:
             self._has_ended = True
+        elif isinstance(record, Said) and record.stop:
+            self._void = record.message.id
 
     async def _read_on(self) -> None:
         """Read a page behind the cursor; what comes while it is read is in the feed."""
