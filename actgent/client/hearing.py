@@ -19,7 +19,7 @@ from actgent.support.logs import Each, logger_of
 from .calls import Calls
 from .following import Following
 from .handling import Calling
-from .reading import GROWING, HEARD, Deliveries, is_heard
+from .reading import ALONG, GROWING, HEARD, Deliveries, is_heard
 from .transport import RemoteRequest, StreamEvent
 
 _log = logger_of(__name__)
@@ -155,7 +155,7 @@ class Hearing:
         self._wanted = HEARD.union(*grown)
         return Following(
             transport=self._link.calls.transport,
-            request=attrs.evolve(self._request, wanted=self._wanted),
+            request=attrs.evolve(self._request, wanted=self._wanted, along=ALONG),
             cursor=cursor,
             patience=math.inf,
             opened=self._ready,

@@ -150,6 +150,8 @@ def _to_part(data: Data) -> Part:
 
 HEARD = frozenset(["reply", "event", "result", "route", "approval", "failed"])
 """The events of records that some kind of handler hears; `failed` are those of `ended` that tell a failure."""
+ALONG = frozenset(["turn", "answer"])
+"""The events that `Deliveries` reads besides, for what it makes of those."""
 GROWING: Mapping[HandlerKind, frozenset[str]] = {
     "token": frozenset(["token", "growing"]),
     "tool_progress": frozenset(["progress"]),

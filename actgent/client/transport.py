@@ -74,6 +74,8 @@ class RemoteRequest:
     """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
     wanted: AbstractSet[str] = frozenset()
     """The names of the events that are waited for; others come along with them. None: all of them are."""
+    along: AbstractSet[str] = frozenset()
+    """The names of those others that are wanted where some are waited for; a server may tell more, as older ones do."""
 
 
 @attrs.frozen(kw_only=True)

@@ -549,3 +549,41 @@ async def test_who_comes_later_is_told_what_it_waits_for_at_once(serving):
             Waiting.may_go.set()
     names = [each[-2] for each in found["reply"].found if each[-2] in ("message", "reply")]
     assert names[:3] == ["message", "message", "reply"]
+
+
+@pytest.mark.parametrize(
+    ("along", "told"),
+    [
+        (None, {"message", "turn", "answer", "reply", "ended", "closed"}),
+        ("turn, answer", {"turn", "answer", "reply", "closed"}),
+        ("", {"reply", "closed"}),
+    ],
+)
+async def test_who_says_what_else_it_wants_is_told_only_that_with_what_it_waits_for(serving, along, told):
+    """And that the session was closed; who says nothing is told all, as clients of other releases are."""
+    events = Events()
+    headers = {"actgent-events": "reply"} | ({} if along is None else {"actgent-events-along": along})
+
+    async def read_on(client, *, task_status):
+        async with client.stream("GET", "/v1/sessions/s1/events", headers=headers) as stream:
+            task_status.started()
+            async for piece in stream.aiter_text():
+                events.feed(piece)
+
+    with trio.fail_after(30):
+        async with (
+            serving(agents=[BareAgent("clerk", llm=ScriptedLLM(["good morning", "good night"]))]) as served,
+            served.client() as ada,
+            trio.open_nursery() as nursery,
+        ):
+            await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+            await nursery.start(read_on, ada)
+            for content in ("hello", "bye"):
+                said = await ada.post("/v1/sessions/s1/messages", json={"content": content})
+                place = said.headers["location"]
+                await ada.get(place, headers={"prefer": "wait=30"})
+            await ada.post("/v1/sessions/s1/close", json={})
+    assert {name for _, name, _ in events.found} == told
+    turns = [data["turn"] for _, name, data in events.found if name == "reply"]
+    assert len(set(turns)) == 2
+    assert turns[-1] == said.json()["message_id"]

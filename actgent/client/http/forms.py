@@ -48,6 +48,8 @@ REPEATED = "actgent-repeated"
 """The header of an answer of a gateway whose request may have had its effect before, at a process that has gone."""
 WANTED = "actgent-events"
 """The header of a request for events that says which of them are waited for; releases that do not know it tell all at once."""
+ALONG = "actgent-events-along"
+"""The header beside that which says which others are told along with those, as far as a server knows it: without it, all."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""
@@ -82,6 +84,7 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
         headers["idempotency-key"] = request.key
     if request.wanted:
         headers[WANTED] = ",".join(sorted(request.wanted))
+        headers[ALONG] = ",".join(sorted(request.along))
     body = None if verb in ("GET", "DELETE") else orjson.dumps(dict(request.body or {}))
     if body is not None:
         headers["content-type"] = "application/json"

@@ -4,7 +4,7 @@ from typing import get_args
 
 from starlette.responses import Response
 
-from actgent.client.http.forms import WANTED
+from actgent.client.http.forms import ALONG, WANTED
 from actgent.sessions.following import ObservedType
 from actgent.web.problems import Problem
 from actgent.web.streaming.happenings import teller_at
@@ -33,7 +33,12 @@ async def get_events(call: HTTPCall) -> Response:
         return Response(status_code=204)  # by which a browser's EventSource comes back no more
     reach = call.gateway.reach
     reading = SessionReading(
-        journal=reach.journal, tails=call.gateway.tails, key=head.key, after=after, wanted=_wanted_of(call)
+        journal=reach.journal,
+        tails=call.gateway.tails,
+        key=head.key,
+        after=after,
+        wanted=_wanted_of(call),
+        along=_names_in(call.header(ALONG)) if ALONG in call.headers else None,
     )
     return StreamedEvents(reading.run, call.gateway.streams)
 
@@ -88,8 +93,11 @@ def _types_of(call: HTTPCall) -> list[ObservedType] | None:
 
 def _wanted_of(call: HTTPCall) -> frozenset[str] | None:
     """The names of the events that a client waits for; None is all."""
-    named = frozenset(filter(None, map(str.strip, call.header(WANTED).split(","))))
-    return named or None
+    return _names_in(call.header(WANTED)) or None
+
+
+def _names_in(header: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, header.split(","))))
 
 
 def _after_of(call: HTTPCall) -> int:

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.approvals import session_of
 from actgent.client.calls import Pauses
-from actgent.client.http.forms import REPEATED, WANTED, HTTPForm
+from actgent.client.http.forms import ALONG, REPEATED, WANTED, HTTPForm
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_secret
@@ -46,7 +46,16 @@ HANDED_ON = frozenset(
     }
 )
 """Headers that say something of what is answered, and not of the connection."""
-_SENT = ("accept", "content-type", "idempotency-key", "if-none-match", "last-event-id", "traceparent", WANTED)
+_SENT = (
+    "accept",
+    "content-type",
+    "idempotency-key",
+    "if-none-match",
+    "last-event-id",
+    "traceparent",
+    WANTED,
+    ALONG,
+)
 """Headers that are handed on."""
 _OF_JOURNAL = frozenset(
     {

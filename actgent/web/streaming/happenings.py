@@ -87,10 +87,21 @@ class Teller:
             self.turn = record.message_id
         told = self._rows_of(record, number)
         data = {"turn": self.turn, "at": to_date(at or _time_of(record))}
-        if type(record) is Ended and record.message_id == self.turn:
+        if type(record) is Ended:
+            self._end(record)
+        return [Happening(number=number, name=name, data={**data, **more}) for name, more in told]
+
+    def pass_over(self, number: int, record: Record) -> None:
+        """Go on behind a record whose events nobody is told."""
+        if type(record) is Ended:
+            self._end(record)
+        elif type(record) is not Accepted:  # which no other event depends on
+            self.tell(number, record)
+
+    def _end(self, record: Ended) -> None:
+        if record.message_id == self.turn:
             self.turn, self._answer = None, None
             self._known.clear()
-        return [Happening(number=number, name=name, data={**data, **more}) for name, more in told]
 
     def tell_all(self, first: int, records: Iterable[Record], at: float = 0.0) -> list[Happening]:
         """The events of records that follow each other, the first of which has this number."""
@@ -99,15 +110,15 @@ class Teller:
         ]
 
     def _rows_of(self, record: Record, number: int) -> list[tuple[str, Data]]:
-        if isinstance(record, Said):
+        if type(record) is Said:
             return self._said(record, number)
-        if isinstance(record, Accepted):
+        if type(record) is Accepted:
             return [("message", of_message(record.message, media_ids(number, record)))]
-        if isinstance(record, Delivered):
+        if type(record) is Delivered:
             return self._delivered(record)
-        if isinstance(record, Told):
+        if type(record) is Told:
             self._known.add(record.id)
-        elif isinstance(record, Finished):
+        elif type(record) is Finished:
             self._known.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
         row = _ROWS.get(type(record))

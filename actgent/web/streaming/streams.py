@@ -149,9 +149,17 @@ class StreamWriter:
 class Frames:
     """What waits for one connection."""
 
-    def __init__(self, wire: StreamWriter, wanted: AbstractSet[str] | None = None) -> None:
+    def __init__(
+        self,
+        wire: StreamWriter,
+        wanted: AbstractSet[str] | None = None,
+        along: AbstractSet[str] | None = None,
+    ) -> None:
+        """Args: `wanted` are those of `SessionReading`, as `along`."""
         self.wanted = wanted
         """The events that its client waits for, by their names; None: all of them."""
+        self.told = None if wanted is None or along is None else wanted | along | {"closed"}
+        """Those that it is told, and perhaps others; None: all of them."""
         self.is_live = False
         """False: it still reads what was before, and nothing is kept for it."""
         self.seen = 0
@@ -170,6 +178,10 @@ class Frames:
     def wants(self, names: Collection[str]) -> bool:
         """True if its client waits for one of these events."""
         return self.wanted is None or not self.wanted.isdisjoint(names)
+
+    def is_told(self, names: Collection[str]) -> bool:
+        """True if its client is told one of these events."""
+        return self.told is None or not self.told.isdisjoint(names)
 
     def put(self, piece: Piece) -> bool:
         """Send a piece, or keep it; beyond what may wait, the connection is told that it lags, and ends.

@@ -14,6 +14,7 @@ import trio
 
 from actgent.errors import ActgentError, Fenced
 from actgent.journal.base import Journal
+from actgent.journal.feed import Written
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Closed, Record
 from actgent.messages import CallProgress
@@ -37,9 +38,14 @@ _log = logger_of(__name__)
 def to_frames(happenings: Sequence[Happening]) -> Iterator[tuple[int, bytes]]:
     """The events of records as they are sent: those of one record in one piece, the last of which has its number."""
     for number, told in itertools.groupby(happenings, key=lambda each: each.number):
-        *others, last = told
-        before = b"".join([frame(each.name, each.data) for each in others])
-        yield number, before + frame(last.name, last.data, number=number)
+        yield number, to_piece(list(told))
+
+
+def to_piece(told: Sequence[Happening]) -> bytes:
+    """The events of one record."""
+    last = told[-1]
+    data = frame(last.name, last.data, number=last.number)
+    return data if len(told) == 1 else b"".join([frame(each.name, each.data) for each in told[:-1]]) + data
 
 
 @attrs.define(eq=False)
@@ -67,6 +73,8 @@ class Tail:
     """True: readers have come or gone since it was looked what they wait for."""
     _wanted: AbstractSet[str] | None = None
     """The events that any of them waits for; None: all."""
+    _told: AbstractSet[str] | None = None
+    """Those that any of them is told; None: all."""
 
     def grow(self, item: Growing | CallProgress) -> None:
         """Have what grows told to those who want it, and have what grew before; who comes later gets all of it."""
@@ -79,13 +87,15 @@ class Tail:
             known = {"done": item.done, "total": item.total, "text": item.text}
             self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
-    def add(self, record: Record, told: Sequence[Happening]) -> None:
-        """Have the events of a record told with those that are told next."""
-        if not told:
-            return
+    def add(self, teller: Teller, number: int, record: Record, at: float) -> None:
+        """Have the events of a record told with those that are told next, unless nobody is told such."""
         names = event_names(record)
-        for number, data in to_frames(told):
-            self._add(data, number)
+        if self._is_told(names):
+            if not (told := teller.tell(number, record, at)):
+                return
+            self._add(to_piece(told), number)
+        else:
+            teller.pass_over(number, record)
         if "answer" in names or "ended" in names:
             self.grown = None
         self.is_over = self.is_over or "closed" in names
@@ -100,9 +110,19 @@ class Tail:
     def _is_wanted(self, names: Collection[str]) -> bool:
         """True if a reader waits for one of these events."""
         if self._is_changed:
-            self._is_changed, wanted = False, [each.wanted for each in self.readers]
-            self._wanted = None if None in wanted else frozenset().union(*filter(None, wanted))
+            self._look_at_readers()
         return self._wanted is None or not self._wanted.isdisjoint(names)
+
+    def _is_told(self, names: Collection[str]) -> bool:
+        """True if a reader is told one of these events, or nothing comes behind it."""
+        if self._is_changed:
+            self._look_at_readers()
+        return self._told is None or not self._told.isdisjoint(names)
+
+    def _look_at_readers(self) -> None:
+        self._is_changed = False
+        self._wanted = _union([each.wanted for each in self.readers])
+        self._told = _union([each.told for each in self.readers])
 
     def join(self, reader: Frames) -> None:
         """Have somebody read it, too."""
@@ -144,12 +164,20 @@ class Tail:
 
     def is_woken_by(self, records: Sequence[Record]) -> bool:
         """Return True if one of these records is told at once: others are, together with the next of them."""
-        return any(type(each) is Closed or self._is_wanted(event_names(each)) for each in records)
+        for each in records:  # noqa: SIM110 - with each step of each session
+            if type(each) is Closed or self._is_wanted(event_names(each)):
+                return True
+        return False
 
     def end(self, last: bytes) -> None:
         """End each reader."""
         for reader in self.readers:
             reader.end(last)
+
+
+def _union(sets: Sequence[AbstractSet[str] | None]) -> AbstractSet[str] | None:
+    """All that is in any of the sets; None, which is everything, where one of them is."""
+    return None if None in sets else frozenset().union(*filter(None, sets))
 
 
 class Tails:
@@ -174,10 +202,8 @@ class Tails:
                 reader.end(bye())
 
     @asynccontextmanager
-    async def entered(
-        self, key: SessionKey, wire: StreamWriter, wanted: AbstractSet[str] | None
-    ) -> AsyncGenerator[tuple[Tail, Frames], None]:
-        """Follow a session for the block, for a client that waits for events of these names; None is all."""
+    async def entered(self, key: SessionKey, frames: Frames) -> AsyncGenerator[Tail, None]:
+        """Follow a session for the block, for the connection of a client."""
         if not self._is_reminding:
             self._is_reminding = True
             self._nursery.start_soon(self._remind)
@@ -185,13 +211,12 @@ class Tails:
         if tail is None:
             tail = self._tails[key] = Tail(key)
             self._nursery.start_soon(self._follow, tail)
-        frames = Frames(wire, wanted)
         if self._is_closed:
             frames.end(bye())
         tail.join(frames)
         try:
             await tail.ready.wait()
-            yield tail, frames
+            yield tail
         finally:
             tail.leave(frames)
             if not tail.readers:
@@ -262,11 +287,11 @@ def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
     while not tail.is_much:
         if (step := follower.receive_step()) is not None:
             for number, record in enumerate(step.records, step.first):
-                tail.add(record, teller.tell(number, record, step.at or 0.0))
+                tail.add(teller, number, record, step.at or 0.0)
         elif (item := follower.receive_now()) is None:
             break
         elif isinstance(item, Followed):
-            tail.add(item.record, teller.tell(item.number, item.record, item.at or 0.0))
+            tail.add(teller, item.number, item.record, item.at or 0.0)
         else:
             has_grown = True
             tail.grow(item)
@@ -286,10 +311,13 @@ class SessionReading:
     after: int
     wanted: AbstractSet[str] | None = None
     """The names of the events that it waits for: others come with the next of them, and of what grows only these; None is all."""
+    along: AbstractSet[str] | None = None
+    """Those of the others that it wants, with the next of these; None is all."""
 
     async def run(self, wire: StreamWriter) -> None:
         """Write all that is behind the number, and then what comes."""
-        async with self.tails.entered(self.key, wire, self.wanted) as (tail, frames):
+        frames = Frames(wire, self.wanted, self.along)
+        async with self.tails.entered(self.key, frames) as tail:
             await wire(f"retry: {RETRY}\n\n".encode())
             frames.seen = self.after
             head = await self.journal.head(*self.key)
@@ -311,11 +339,18 @@ class SessionReading:
         while steps := await self.journal.read_steps(
             self.key.session_id, agent=self.key.agent, after=frames.seen, limit=PAGE
         ):
-            told = [
-                each for step in steps for each in teller.tell_all(step.first, step.records, step.at or 0.0)
-            ]
+            told = [each for step in steps for each in _tell_step(step, teller, frames)]
             frames.seen = steps[-1].last
             await wire(b"".join(data for _, data in to_frames(told)))
             if any(each.name == "closed" for each in told):
                 return True
         return False
+
+
+def _tell_step(step: Written, teller: Teller, frames: Frames) -> Iterator[Happening]:
+    """The events of a step that a client is told."""
+    for number, record in enumerate(step.records, step.first):
+        if frames.is_told(event_names(record)):
+            yield from teller.tell(number, record, step.at or 0.0)
+        else:
+            teller.pass_over(number, record)
