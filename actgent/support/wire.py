@@ -31,7 +31,32 @@ _DATETIME, _TUPLE, _INTEGER = 1, 2, 3
 """Extension types of msgpack; 0 to 127 belong to the application."""
 
 _SHOWN = 500
+_KEPT = 1 << 17
+"""Bytes up to which what was packed fits into the memory that each packer has from the beginning."""
 Hook = Callable[[Any, Any], Any]
+
+
+class Packers:
+    """msgpack whose packers are used again: to make one takes as long as to pack three small values.
+
+    Who packs has one alone, so that it may be called in several threads, and by what is called while something is packed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        """Args: `options` are those of `msgpack.Packer`."""
+        self._options = options
+        self._free: list[Any] = []
+
+    def pack(self, value: object) -> bytes:
+        """A value as bytes; raises as `msgpack.packb`."""
+        try:
+            packer = self._free.pop()
+        except IndexError:
+            packer = msgpack.Packer(**self._options)
+        packed: bytes = packer.pack(value)  # one that raises is not used again
+        if len(packed) <= _KEPT:  # nor one that would hold on to much memory
+            self._free.append(packer)
+        return packed
 
 
 class Wire:
@@ -247,11 +272,6 @@ def _is_tuple(kind: Any) -> bool:
 # --- plain data --------------------------------------------------------------------------
 
 
-def _pack(plain: object) -> bytes:
-    packed: bytes = msgpack.packb(plain, default=_extend, strict_types=True, unicode_errors="surrogatepass")
-    return packed
-
-
 def _unpack(data: bytes) -> Any:
     return msgpack.unpackb(data, ext_hook=_reduce, strict_map_key=False, unicode_errors="surrogatepass")
 
@@ -265,6 +285,9 @@ def _extend(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"a value of type {type(value).__name__}")
+
+
+_pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
 
 
 def _reduce(code: int, data: bytes) -> object:

@@ -24,6 +24,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
+from actgent.support.wire import Packers
 
 text = st.text(st.characters(), max_size=20)
 names = text.filter(str.strip)
@@ -269,3 +270,20 @@ def test_a_field_of_another_type_is_named_by_its_class():
 
 def _packed(tag, fields):
     return msgpack.packb([[tag, fields]])
+
+
+def test_a_packer_is_used_again_and_has_one_user_at_a_time():
+    """What is packed is as by a new one: inside of something else, behind what was long, and behind what failed."""
+
+    def extend(value):
+        if isinstance(value, set):
+            return packers.pack(sorted(value))
+        raise TypeError("a value of another kind")
+
+    packers = Packers(default=extend)
+    short = [1, "a", {"b": [2.5, None]}]
+    for value in (short, [short, {3, 1, 2}, short], ["x" * 1_000_000, {1}], short):
+        assert packers.pack(value) == msgpack.packb(value, default=extend)
+    with pytest.raises(TypeError, match="another kind"):
+        packers.pack([short, {1}, object()])
+    assert packers.pack(short) == msgpack.packb(short)

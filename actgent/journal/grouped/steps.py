@@ -41,7 +41,7 @@ from actgent.journal.records import (
 )
 from actgent.messages import Priority
 from actgent.support.quick_init import maker
-from actgent.support.wire import SCHEMA_VERSION
+from actgent.support.wire import SCHEMA_VERSION, Packers
 
 from .references import resolve
 
@@ -490,7 +490,7 @@ def is_good_head(head: Head, checksum: object, identity: bytes) -> bool:
 
 
 def _checksum(fields: tuple[Any, ...], identity: bytes) -> int:
-    return zlib.crc32(msgpack.packb(fields), zlib.crc32(identity))
+    return zlib.crc32(_pack_fields(fields), zlib.crc32(identity))
 
 
 def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
@@ -500,6 +500,7 @@ def head_values(head: Head, identity: bytes) -> tuple[Any, ...]:
 
 HEAD_FIELDS = tuple(field.name for field in attrs.fields(Head))
 _fields = operator.attrgetter(*HEAD_FIELDS)
+_pack_fields = Packers().pack
 _FIELDS_OF_VERSION_1 = HEAD_FIELDS.index("closed") + 1
 _FIELDS_OF_VERSION_3 = HEAD_FIELDS.index("suspended") + 1
 CHANGING = ("updated_at", "records", "pending", "closed", "due", "suspended")
