@@ -150,8 +150,9 @@ class Node:
             start(timer.run)
             given = (self.link, application, self._quarantine, start, self.figures)
             new = partial(Requests, *given, workers=workers_of(nursery, timer))
-            self._shared = new(shared=shared_queue(self.pool).name)
-            self._requests = {each: new() for each in range(self.journal.count)}
+            self._shared = new(queue=shared_queue(self.pool).name, judge=self._wait_judged)
+            queues = [self._queue(each, (3,)).name for each in range(self.journal.count)]
+            self._requests = {each: new(queue=queue) for each, queue in enumerate(queues)}
             await nursery.start(self.link.run, self._build, self._connection_lost)
             start(partial(self._to_take.run, self._take, together=TOGETHER))
             start(self._to_recover.run, self._recover)
@@ -177,6 +178,7 @@ class Node:
     async def _build(self, connection: Connection) -> None:
         """Set up what all nodes need; declared again, a queue stays what it is."""
         self._connection = connection
+        self.members.begin(trio.current_time())
         await self.transport.build(connection, self.nursery)
         await self._look_at_layout()
         channel = await connection.open_channel(prefetch=PREFETCH)
@@ -198,10 +200,9 @@ class Node:
         await channel.bind(beacons, beacon_exchange(self.pool))
         return beacons
 
-    def _queue(self, partition: int) -> QueueForm:
-        return partition_queue(
-            self.pool, self.journal.layout.generation, partition, self._connection.agreed.version
-        )
+    def _queue(self, partition: int, version: Sequence[int] = ()) -> QueueForm:
+        broker = version or self._connection.agreed.version
+        return partition_queue(self.pool, self.journal.layout.generation, partition, broker)
 
     async def _consume(self, connection: Connection, channel: Channel, queue: str, take: Take) -> None:
         with suppress(*BROKEN):
@@ -366,9 +367,9 @@ class Node:
         self.figures.note_taken(taken)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
 
-    def _open(self, partition: int) -> None:
+    def _open(self, partition: int, *, has_died: bool = False) -> None:
         if self.ownership.serves(partition):
-            self._requests[partition].open()
+            self._requests[partition].open(has_died=has_died)
 
     async def _tell_owner(self, partition: int, epoch: int) -> None:
         """Have all who read from a partition read again: what they were told before may be lost, also by us."""
@@ -378,7 +379,7 @@ class Node:
 
     async def _recover(self, todo: Sequence[Do]) -> None:
         """Go on with what is unfinished in partitions that were taken; what may kill its process is found before."""
-        taken = frozenset(do.partition for do in todo)
+        have_died = {do.partition: not do.was_clean for do in todo}
         while True:
             try:
                 for was_clean in (True, False):
@@ -388,8 +389,9 @@ class Node:
             except JournalError as error:
                 _log.warning("what is unfinished cannot be counted: %s", Each(str(error)))
                 await trio.sleep(AGAIN)
-        for partition in taken:
-            self._open(partition)
+        for partition, has_died in have_died.items():
+            self._open(partition, has_died=has_died)
+        taken = frozenset(have_died)
         self.figures.end_takeovers(taken, self.name, self._runtime.stream)
         self.nursery.start_soon(self._take_up, taken)
 
@@ -404,6 +406,12 @@ class Node:
                 await trio.sleep(AGAIN)
             else:
                 return
+
+    async def _wait_judged(self, at: float) -> bool:
+        """Find out whether a node has died not long before a time."""
+        while (found := self.members.has_died(at, trio.current_time())) is None:  # noqa: ASYNC110 - as above
+            await trio.sleep(EVERY / 2)
+        return found
 
     async def _choose(self, keys: Sequence[SessionKey]) -> list[SessionKey]:
         return [each for each in keys if not self._quarantine.is_withheld(each.session_id)]

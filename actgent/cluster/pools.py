@@ -12,6 +12,7 @@ import attrs
 import orjson
 import trio
 
+from actgent.client.http.forms import refused
 from actgent.client.transport import ConnectionLost
 from actgent.errors import (
     ActgentError,
@@ -31,6 +32,7 @@ from actgent.web.server.wired import Tell, WiredApplication, WiredRequest
 
 from .amqp import BrokerAddress
 from .link import BROKEN, BrokerLink
+from .quarantine import POISON
 from .transport import BrokerTransport, NoQueue
 from .wire import WireRequest
 
@@ -39,7 +41,7 @@ WAIT = 10.0
 """Seconds for which a node waits for what a task comes to, before it says that it is at work."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two tries."""
-_OK, _UNAVAILABLE = 200, 503
+_OK, _FIRST_ERROR, _UNAVAILABLE = 200, 400, 503
 PoolMessage = PoolTask | PoolReport
 _WIRE = Wire(
     {Medium: MEDIA_TAGS, Part: PART_TAGS, PoolMessage: {"pool_task": PoolTask, "pool_report": PoolReport}}
@@ -107,6 +109,8 @@ class PoolLinks:
             scopes=(),
         )
         status, data = await self._transport(pool).exchange(task.session_id, asked, seconds=WAIT)
+        if status >= _FIRST_ERROR and (problem := refused(status, data)).kind == POISON:
+            return PoolReport(refused=problem.detail)
         if status != _OK:
             raise ConnectionLost(f"a node answered {status}", was_sent=True)
         report = _read(data)

@@ -3,10 +3,13 @@
 What was unfinished when a node died is counted before any of it is opened, also by a request: `PartitionedJournal.suspects`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Any
+from urllib.parse import parse_qsl
 
+import orjson
 import trio
 
 from actgent.errors import ActgentError, JournalError
@@ -21,7 +24,7 @@ from actgent.support.logs import Each, logger_of
 
 from .link import BROKEN, BrokerLink
 from .queues import dead_queue
-from .wire import PERSISTENT, Buried, encode_message, properties
+from .wire import PERSISTENT, Buried, WireRequest, encode_message, properties, session_named
 
 WATCHED = 30.0
 """Seconds for which a suspect is watched alone; then it goes on beside the next one."""
@@ -42,6 +45,8 @@ class Quarantine:
     def __init__(self, journal: PartitionedJournal, link: BrokerLink) -> None:
         self._journal, self._link = journal, link
         self._runtime: Runtime
+        self.alone = trio.Lock()
+        """Held by whoever begins a request alone, as a node may have died of it."""
         self._withheld: dict[str, trio.Event] = {}
         """By the ids of their roots, what is set when they may be opened by others."""
         self._suspects = Batches[Suspect]()
@@ -86,6 +91,18 @@ class Quarantine:
             is_left = await self._journal.suspects.forget_ended(slots, list(self._runtime.agents))
         if is_left:
             self._counted.put(None)
+
+    async def bury_request(self, asked: WireRequest, words: str) -> bool:
+        """Note a request that is given up, so that a person can have it sent again; False if that cannot be done now."""
+        key = SessionKey(_agent_named(asked), session_named(asked))
+        message_id = _id_of(asked)
+        try:
+            await self._journal.suspects.bury(key, message_id, words, request=encode_message(asked))
+        except JournalError as error:
+            _log.warning("request %s is not given up yet: %s", Each(asked.path), Each(str(error)))
+            return False
+        await self._give_notice(key, message_id, words)
+        return True
 
     # --- one suspect ---------------------------------------------------------------------
 
@@ -169,6 +186,25 @@ def _message_at_work(records: Iterable[Record]) -> Message | None:
             case Ended(message_id=message_id):
                 accepted.pop(message_id, None)
     return next((each for each in accepted.values() if each.id in begun), next(iter(accepted.values()), None))
+
+
+def _agent_named(asked: WireRequest) -> str:
+    """The agent that a request names; empty if it names none."""
+    named = dict(parse_qsl(asked.query)).get("agent") or _fields(asked).get("agent")
+    return named if isinstance(named, str) else ""
+
+
+def _id_of(asked: WireRequest) -> str:
+    """The id of what a request says, which is the same however often it is sent, or else its own."""
+    said = _fields(asked).get("message_id") or asked.headers.get("idempotency-key")
+    return said if isinstance(said, str) else asked.id
+
+
+def _fields(asked: WireRequest) -> Mapping[str, Any]:
+    with suppress(orjson.JSONDecodeError):
+        if isinstance(found := orjson.loads(asked.body), dict):
+            return found
+    return {}
 
 
 def _root(session_id: str) -> str:

@@ -7,7 +7,7 @@ once, but for what hears it, and acknowledges; and requests are answered by work
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -26,7 +26,7 @@ from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
 from .amqp import ChannelClosed, Delivery, NotConfirmed, Unroutable
 from .link import BROKEN, BrokerLink
 from .operations.figures import NodeFigures
-from .quarantine import Quarantine
+from .quarantine import POISON, Quarantine
 from .wire import (
     CONTROL,
     USER,
@@ -36,10 +36,11 @@ from .wire import (
     deaths_of,
     encode_message,
     form_of,
+    is_alone,
     is_repeated,
     properties,
     session_named,
-    with_deaths,
+    with_death,
 )
 
 AGAIN = 0.2
@@ -47,7 +48,9 @@ AGAIN = 0.2
 MOST = 16
 """Requests of one session that may wait for their answers; the next one hears `busy`, and comes again."""
 MOST_DEATHS = 2
-"""Nodes that may go while they have one request of the queue of all nodes; then nobody begins it any more."""
+"""Nodes that may die while they have one request; then nobody begins it any more beside others, and nobody at all one of the queue of all nodes."""
+TRIED = 5.0
+"""Seconds for which a request is watched that was begun alone; then the next one is begun beside it."""
 DROPS = 1000
 """Drops that came before their requests, of which a partition knows at most."""
 _UNBOUNDED = ("interrupt", "close", "decision")
@@ -55,15 +58,14 @@ _UNBOUNDED = ("interrupt", "close", "decision")
 _STOPPING = ("interrupt", "close")
 """What ends turns, for which a partition is held that is about to be another node's."""
 _BUSY = Problem("busy", f"{MOST} requests of this session wait for their answers: send it again later")
-_POISON = Problem(
-    "poison",
-    f"{MOST_DEATHS} nodes have gone that were to answer it, so that no other one begins with it: look why",
-)
+_KILLED = "nodes have gone that were to answer it, so that no other one begins with it: look why"
 _OK = 200
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _log = logger_of(__name__)
 Starter = Callable[..., object]
 """Starts a task, as `nursery.start_soon`."""
+Judge = Callable[[float], Awaitable[bool]]
+"""Finds out whether a node has died not long before a time."""
 
 
 class _CannotTell(trio.BrokenResourceError):
@@ -225,10 +227,19 @@ class Requests:
         figures: NodeFigures,
         *,
         workers: "RequestWorkers",
-        shared: str = "",
+        queue: str = "",
+        judge: Judge | None = None,
     ) -> None:
-        self._shared = shared
-        """The queue of all nodes; empty for a partition, whose unfinished sessions are counted where a node dies."""
+        self._queue = queue
+        """Where they come from."""
+        self._judge = judge
+        """None for a partition: who takes it knows whether its last owner has died."""
+        self._has_died = False
+        """True for a partition whose last owner has died: what was delivered before may have been at it."""
+        self._given_back: set[tuple[str, str]] = set()
+        """Those that this node itself has put back into their queue."""
+        self._tried: dict[tuple[str, str], trio.Event] = {}
+        """Those that are begun alone, with what is set when they have ended."""
         self._figures = figures
         self._link, self._application = link, application
         self._quarantine, self._start, self._workers = quarantine, start, workers
@@ -248,10 +259,8 @@ class Requests:
     def take(self, delivery: Delivery, asked: WireRequest) -> None:
         """A request came."""
         work = _Work(delivery, asked)
-        if self._shared and delivery.redelivered:
-            self._start(self._count, work)
-        elif self._waiting is None or (self._is_held and work.is_stop):
-            self._begin(work)
+        if self._waiting is None or (self._is_held and work.is_stop):
+            self._look_at(work)
         else:
             self._waiting.append(work)
 
@@ -265,15 +274,16 @@ class Requests:
         if len(self._dropped) > DROPS:
             del self._dropped[next(iter(self._dropped))]
 
-    def open(self) -> None:
-        """The partition is served from now on."""
-        waiting, self._waiting, self._is_held = self._waiting, None, False
+    def open(self, *, has_died: bool = False) -> None:
+        """The partition is served from now on; `has_died`: its last owner has not given it back."""
+        waiting, self._waiting, self._is_held, self._has_died = self._waiting, None, False, has_died
         for work in waiting or ():
-            self._begin(work)
+            self._look_at(work)
 
     def close(self) -> None:
         """The partition is not served any more: what runs ends here, and the broker gives it to another node."""
         self._waiting, self._is_held = [], False
+        self._given_back.clear()
         self._dropped.clear()  # what they are about goes to another node, too
         for work in self._running.values():
             work.stop()
@@ -284,6 +294,19 @@ class Requests:
 
     # --- one request ---------------------------------------------------------------------
 
+    def _look_at(self, work: _Work) -> None:
+        """Begin a request, unless a node may have died of it."""
+        if not work.delivery.redelivered:
+            self._begin(work)
+        elif work.place in self._given_back:
+            self._given_back.discard(work.place)
+            self._begin(work)
+        elif self._judge is None and not self._has_died:
+            self._begin(work)
+        else:
+            self._running[work.place] = work
+            self._start(self._suspect, work)
+
     def _begin(self, work: _Work) -> None:
         if work.place in self._dropped:
             del self._dropped[work.place]
@@ -292,26 +315,73 @@ class Requests:
                 return
         if (line := work.line) and self._lines[line] >= MOST:
             self._start(self._refuse, work, _BUSY)
+            self._note_tried(work)
             return
         self._running[work.place] = work
         self._lines[line] += 1
         self._workers.start_soon(self, work)
 
+    async def _suspect(self, work: _Work) -> None:
+        """Some node had this request: where it has died, have it begun with that noted, alone, or by nobody any more."""
+        has_died = False
+        with trio.CancelScope() as scope:
+            work.scope = scope
+            has_died = self._judge is None or await self._judge(work.came_at)
+            if has_died:
+                await self._count(work)
+        if self._running.get(work.place) is work:
+            del self._running[work.place]
+        if not (has_died or scope.cancelled_caught):
+            work.scope = None
+            self._begin(work)
+
     async def _count(self, work: _Work) -> None:
-        """A node has gone that had this request: have it begun with that noted, or by nobody any more."""
-        if deaths_of(work.delivery) >= MOST_DEATHS:
-            _log.error("request %s is refused: %s", Each(work.asked.path), _POISON.detail)
-            await self._refuse(work, _POISON)
-            return
+        deaths, is_shared = deaths_of(work.delivery) + 1, self._judge is not None
+        if is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
+            await self._give_up(work, deaths)
+        elif deaths >= MOST_DEATHS:
+            await self._try_alone(work)
+        else:
+            await self._put_again(work)
+
+    async def _try_alone(self, work: _Work) -> None:
+        """Have a request begun while no other one is begun of which a node may have died; if the node dies, it was this one."""
+        async with self._quarantine.alone:
+            done = self._tried[work.place] = trio.Event()
+            try:
+                if await self._put_again(work, alone=True):
+                    with trio.move_on_after(TRIED):
+                        await done.wait()
+            finally:
+                del self._tried[work.place]
+
+    def _note_tried(self, work: _Work) -> None:
+        if (done := self._tried.get(work.place)) is not None:
+            done.set()
+
+    async def _put_again(self, work: _Work, *, alone: bool = False) -> bool:
+        """Put a request into its queue again, with one death more noted; returns False if that cannot be done now."""
+        about = with_death(work.delivery, alone=alone)
         try:
-            await self._link.publish(self._shared, work.delivery.body, with_deaths(work.delivery))
+            await self._link.publish(self._queue, work.delivery.body, about)
         except (Unroutable, NotConfirmed):
             await trio.sleep(AGAIN)
             work.delivery.requeue()
+            return False
         except BROKEN:  # it is not acknowledged, and comes again
-            pass
-        else:
-            work.delivery.acknowledge()
+            return False
+        work.delivery.acknowledge()
+        return True
+
+    async def _give_up(self, work: _Work, deaths: int) -> None:
+        """Refuse a request that kills its nodes; one that a person can send again is kept for that."""
+        words = f"{deaths} {_KILLED}"
+        _log.error("request %s is refused: %s", Each(work.asked.path), words)
+        if self._judge is None and not await self._quarantine.bury_request(work.asked, words):
+            await trio.sleep(AGAIN)
+            work.delivery.requeue()
+            return
+        await self._refuse(work, Problem(POISON, words))
 
     async def _refuse(self, work: _Work, problem: Problem) -> None:
         """Answer a request of which nothing was done."""
@@ -351,6 +421,7 @@ class Requests:
         if self._running.get(work.place) is work:
             del self._running[work.place]
         self._leave_line(work.line)
+        self._note_tried(work)
 
     def _telling(self, work: _Work) -> Telling:
         return Telling(work, self._link, self._figures, lambda: self._is_held)
@@ -371,6 +442,7 @@ class Requests:
             work.delivery.acknowledge()
         elif not self._is_held:
             await trio.sleep(AGAIN)
+            self._given_back.add(work.place)
             work.delivery.requeue()
 
 

@@ -27,7 +27,9 @@ FIRST_FORM = 1
 REPEATED = "repeated"
 """The header of a message that was delivered in the queue of an earlier generation, too."""
 DEATHS = "deaths"
-"""The header with the number of nodes that have gone while they had a message of the queue of all nodes."""
+"""The header with the number of nodes that have died while they had a message."""
+ALONE = "alone"
+"""The header of a request that its node has begun while it began no other one of which a node may have died."""
 _TYPE = re.compile(r"actgent/([1-9][0-9]{0,3})")
 BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
 """Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
@@ -212,15 +214,20 @@ def properties(*, form: int = FIRST_FORM, **given: Any) -> commands.Basic.Proper
 
 
 def deaths_of(delivery: Delivery) -> int:
-    """How many nodes have gone that had a message of the queue of all nodes, as far as it was given another one."""
+    """How many nodes have died that had a message, as far as that is noted."""
     noted = (delivery.properties.headers or {}).get(DEATHS, 0)
-    return (noted if isinstance(noted, int) else 0) + delivery.redelivered
+    return noted if isinstance(noted, int) else 0
 
 
-def with_deaths(delivery: Delivery) -> commands.Basic.Properties:
-    """What the broker is to read of a message that goes into its queue again, as one of which the deaths are noted."""
-    deaths, about = deaths_of(delivery), carried_over(delivery)
-    about.headers = {**(about.headers or {}), DEATHS: deaths}
+def is_alone(delivery: Delivery) -> bool:
+    """True if a request was begun alone, or is to be."""
+    return ALONE in (delivery.properties.headers or {})
+
+
+def with_death(delivery: Delivery, *, alone: bool = False) -> commands.Basic.Properties:
+    """What the broker is to read of a message that goes into its queue again, as one that had one more node die."""
+    deaths, about = deaths_of(delivery) + 1, carried_over(delivery)
+    about.headers = {**(about.headers or {}), DEATHS: deaths, **({ALONE: True} if alone else {})}
     return about
 
 

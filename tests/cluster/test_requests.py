@@ -1,6 +1,7 @@
 """What a node does with a request whose answer nobody hears any more, and with more of one session than may wait."""
 
 import logging
+from functools import partial
 
 import orjson
 import pytest
@@ -11,7 +12,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.timer import Timer
 from actgent.cluster.amqp import ChannelClosed, NotConfirmed, Unroutable
 from actgent.cluster.operations.figures import NodeFigures
-from actgent.cluster.requests import MOST, Requests, workers_of
+from actgent.cluster.requests import MOST, TRIED, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
 from actgent.errors import BrokerLost
 from actgent.web.gateway import open_inside
@@ -51,16 +52,25 @@ class Tasks:
 
 
 class Quarantine:
+    def __init__(self, *, can_bury=True):
+        self.alone, self.can_bury, self.buried = trio.Lock(), can_bury, []
+
     async def wait(self, session_id):
         await trio.lowlevel.checkpoint()
+
+    async def bury_request(self, asked, words):
+        await trio.lowlevel.checkpoint()
+        self.buried += [asked.id] * self.can_bury
+        return self.can_bury
 
 
 class Delivery:
     """A request as the broker gave it; notes what becomes of it, which is settled once."""
 
-    def __init__(self):
-        self.properties = properties(reply_to="gone", message_id="m")
-        self.redelivered = False
+    def __init__(self, about=None, *, redelivered=False):
+        self.properties = about or properties(reply_to="gone", message_id="m")
+        self.body = b"as it was"
+        self.redelivered = redelivered
         self.became = []
 
     def acknowledge(self):
@@ -527,3 +537,155 @@ async def test_requests_are_checked_as_those_over_http(asked, status, kind):
         assert [each.get("type") for each in documents] == [kind and f"/errors/{kind}"] * 2
         counted = sum(count for (_, code), count in inside.metrics.requests.items() if code == status)
         assert counted == 2
+
+
+class Returning:
+    """A broker that keeps what a node puts into its own queue again, and what it answers."""
+
+    def __init__(self):
+        self.returned, self.sent = [], []
+
+    async def publish(self, key, body, about):
+        await trio.lowlevel.checkpoint()
+        if key == "queue":
+            self.returned.append(about)
+        else:
+            self.sent.append(decode_message(body, about))
+
+    def publish_now(self, *args):
+        return False
+
+
+def asks(number):
+    return WireRequest(id=str(number), verb="POST", path=f"/sessions/{number}/messages", owner="ada")
+
+
+async def test_a_request_whose_nodes_die_is_begun_alone_and_then_given_up(autojump_clock):
+    """Beside others after a first death, alone after a second one, and then by nobody; it is acknowledged each time."""
+    link, quarantine, application = Returning(), Quarantine(), Holding()
+
+    async def comes(about=None, *, redelivered):
+        delivery = Delivery(about, redelivered=redelivered)
+        requests.take(delivery, asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        return delivery
+
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            application,
+            quarantine,
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open(has_died=True)
+        assert (await comes(redelivered=True)).became == ["acknowledged"]
+        (once,) = link.returned
+        begun = await comes(once, redelivered=False)
+        assert (begun.became, len(requests)) == ([], 1)
+        requests.close()
+        await trio.testing.wait_all_tasks_blocked()
+
+        requests.open(has_died=True)
+        assert (await comes(once, redelivered=True)).became == ["acknowledged"]
+        (_, alone) = link.returned
+        assert quarantine.alone.locked()
+        begun = await comes(alone, redelivered=False)
+        assert (begun.became, quarantine.alone.locked()) == ([], True)
+        requests.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not quarantine.alone.locked()
+
+        requests.open(has_died=True)
+        assert (await comes(alone, redelivered=True)).became == ["acknowledged"]
+        assert (quarantine.buried, len(link.returned)) == (["1"], 2)
+        assert [(each.id, each.status, b"/errors/poison" in each.data) for each in link.sent] == [
+            ("1", 500, True)
+        ]
+    assert len(requests) == 0
+
+
+async def test_requests_of_which_nodes_may_have_died_are_begun_one_after_the_other(autojump_clock):
+    """The next one when the one before has ended, or takes long; others are begun at once beside them."""
+    link, quarantine, application = Returning(), Quarantine(), Holding()
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            application,
+            quarantine,
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open(has_died=True)
+        for number in range(3):
+            died = properties(reply_to="gone", message_id=str(number), headers={"deaths": 1})
+            requests.take(Delivery(died, redelivered=True), asks(number))
+        requests.take(Delivery(), asks(9))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(link.returned) == 1
+        first = link.returned[0].message_id
+        requests.take(Delivery(link.returned[0]), asks(first))
+        application.may_go.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.id for each in link.sent] == ["9", first]
+        assert len(link.returned) == 2
+        await trio.sleep(TRIED + 1)
+        assert len(link.returned) == 3
+        requests.close()
+    assert len(requests) == 0
+
+
+async def test_a_request_that_comes_again_without_a_death_is_begun(autojump_clock):
+    """Its partition was given back, or this node has put it back, or the node that had it has only lost its broker."""
+    link, judged = Returning(), []
+
+    async def judge(at):
+        await trio.lowlevel.checkpoint()
+        judged.append(at)
+        return False
+
+    async with trio.open_nursery() as nursery:
+        begin = partial(
+            Requests, start=nursery.start_soon, figures=NodeFigures(), workers=Tasks(nursery), queue="queue"
+        )
+        owned = begin(link, Application(is_grouped=False), Quarantine())
+        owned.open()
+        shared = begin(link, Application(is_grouped=False), Quarantine(), judge=judge)
+        shared.open()
+        for number, requests in enumerate([owned, shared]):
+            about = properties(reply_to="gone", headers={"deaths": 1})
+            requests.take(Delivery(about, redelivered=True), asks(number))
+            await trio.testing.wait_all_tasks_blocked()
+        failing = Application(is_grouped=False, error=ValueError("broken"))
+        broken = begin(link, failing, Quarantine())
+        broken.open(has_died=True)
+        for is_again in (False, True, True):
+            delivery = Delivery(redelivered=is_again)
+            broken.take(delivery, asks(2))
+            await trio.sleep(1)
+            assert delivery.became == ["given back"]
+    assert ([(each.id, each.status) for each in link.sent], link.returned) == ([("0", 200), ("1", 200)], [])
+    assert len(judged) == 1
+
+
+async def test_a_request_that_cannot_be_kept_for_a_person_is_not_refused(autojump_clock):
+    """It goes back into its queue until the database answers."""
+    link = Returning()
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            Holding(),
+            Quarantine(can_bury=False),
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open(has_died=True)
+        delivery = Delivery(properties(reply_to="gone", headers={"alone": True}), redelivered=True)
+        requests.take(delivery, asks(1))
+    assert (delivery.became, link.sent) == (["given back"], [])

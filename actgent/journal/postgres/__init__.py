@@ -8,6 +8,7 @@ from .cluster_tables import (
     note_retried,
     read_cluster_tables,
     read_dead,
+    read_request,
 )
 from .journal import PostgresJournal
 from .partitioned import PartitionedJournal
@@ -30,6 +31,7 @@ __all__ = [
     "partition_of_slot",
     "read_cluster_tables",
     "read_dead",
+    "read_request",
     "slot_of",
     "slots_of",
 ]

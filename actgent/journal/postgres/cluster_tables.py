@@ -21,7 +21,11 @@ _UNFINISHED = (
     "WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended GROUP BY slot"
 )
 
-_DEAD = "SELECT session_id, agent, message_id, reason, at, retried_as FROM dead ORDER BY at, message_id"
+_DEAD = (
+    "SELECT session_id, agent, message_id, reason, at, retried_as, request IS NOT NULL FROM dead "
+    "ORDER BY at, message_id"
+)
+_REQUEST = "SELECT request FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
 _NOTE_RETRIED = "UPDATE dead SET retried_as = %s WHERE session_id = %s AND agent = %s AND message_id = %s"
 _DROP = "DELETE FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
 
@@ -50,6 +54,8 @@ class DeadMessage:
     at: datetime
     retried_as: str | None
     """The id under which it was said again; None: it was not."""
+    is_request: bool = False
+    """True: nothing of it was accepted, so that its request is kept beside it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,6 +110,12 @@ async def read_dead(url: str) -> tuple[DeadMessage, ...]:
     rows = await _run(url, _DEAD)
     names = [field.name for field in attrs.fields(DeadMessage)]
     return tuple(DeadMessage(**dict(zip(names, row, strict=True))) for row in rows)
+
+
+async def read_request(url: str, message: DeadMessage) -> bytes | None:
+    """The request that was given up, as a node had it; None if it is not there any more. Raises as `read_cluster_tables`."""
+    rows = await _run(url, _REQUEST, message.session_id, message.agent, message.message_id)
+    return rows[0][0] if rows else None
 
 
 async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:

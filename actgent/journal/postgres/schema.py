@@ -105,6 +105,8 @@ MIGRATIONS: Sequence[str] = (
     """,
     # Of a cluster, too: which pool goes on with the sessions of an agent.
     'CREATE TABLE hosts (agent text COLLATE "C" PRIMARY KEY, pool text NOT NULL)',
+    # Of a cluster, too: requests that were given up before anything of them was accepted.
+    "ALTER TABLE dead ADD COLUMN request bytea",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 

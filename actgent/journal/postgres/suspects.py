@@ -32,8 +32,8 @@ _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as abov
 _MARK = "UPDATE suspects SET is_alone = %(is_alone)s WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _CLEAR = "DELETE FROM suspects WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _BURY = """
-INSERT INTO dead (session_id, agent, message_id, reason, at) VALUES
-(%(session_id)s, %(agent)s, %(message_id)s, %(reason)s, now()) ON CONFLICT DO NOTHING
+INSERT INTO dead (session_id, agent, message_id, reason, at, request) VALUES
+(%(session_id)s, %(agent)s, %(message_id)s, %(reason)s, now(), %(request)s) ON CONFLICT DO NOTHING
 """
 
 
@@ -89,9 +89,12 @@ class SuspectTable:
         """A session has ended what it was at."""
         await self._table.execute(_CLEAR, _values(key))
 
-    async def bury(self, key: SessionKey, message_id: str, reason: str) -> None:
-        """Note a message that is given up."""
-        await self._table.execute(_BURY, {**_values(key), "message_id": message_id, "reason": reason})
+    async def bury(
+        self, key: SessionKey, message_id: str, reason: str, *, request: bytes | None = None
+    ) -> None:
+        """Note a message that is given up; `request` is what would have said it, where nothing was accepted."""
+        values = {"message_id": message_id, "reason": reason, "request": request}
+        await self._table.execute(_BURY, {**_values(key), **values})
 
 
 def _values(key: SessionKey) -> dict[str, str]:

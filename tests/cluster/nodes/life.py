@@ -1,10 +1,12 @@
 """A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [quorum]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
-makes on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, and of a list of sessions that begin so. With `quorum` the queues of partitions are quorum queues, as they are
-on brokers from 4 on.
+makes on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, and
+before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
+queues, as they are on brokers from 4 on.
 """
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -16,6 +18,7 @@ from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_r
 from actgent.cluster import node, queues
 from actgent.cluster.requests import Telling
 from actgent.cluster.wire import session_named
+from actgent.runtime.intake import Intake
 from actgent.web.reach import Reach
 
 ANSWERED = Counter()
@@ -75,6 +78,12 @@ def _wait_for_an_answer(send_last, telling, piece):
     return not _may_die_of(telling.work) and send_last(telling, piece)
 
 
+async def _die_of_a_message(accept, intake, context, message, **options):
+    if message.id.startswith("kill") and "ACTGENT_MENDED" not in os.environ:
+        signal.raise_signal(signal.SIGKILL)
+    return await accept(intake, context, message, **options)
+
+
 async def _die_of_an_answer(send, telling, piece):
     """Before or after the nth answer of a session `before-N-...` or `after-N-...`, which was delivered once."""
     work = telling.work
@@ -100,6 +109,7 @@ async def main():
     if kind == ["quorum"]:
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
+    Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
     modes = Modes(execution=[deploy], initial="act")

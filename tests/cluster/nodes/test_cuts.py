@@ -64,3 +64,38 @@ async def test_a_list_comes_from_another_node_when_one_is_cut_off(open_cluster, 
                 while not found:  # noqa: ASYNC110 - as above
                     await trio.sleep(0.01)
             assert [each.session_id for each in found] == [session.id]
+
+
+async def test_a_list_is_answered_however_often_its_node_is_cut_off(open_cluster, relay, monkeypatch):
+    """A node that has lost its broker has not died of what it was asked."""
+    asked, may_go = [], trio.Event()
+
+    async def hold(reach, caller, query, most):
+        asked.append(query)
+        await may_go.wait()
+        return await page(reach, caller, query, most)
+
+    with trio.fail_after(PATIENCE):
+        async with (
+            open_cluster() as cluster,
+            cluster.node(make_clerk(Echo()), broker=f"amqp://guest:guest@127.0.0.1:{relay.port}/"),
+            cluster.connect(patience=PATIENCE) as client,
+            trio.open_nursery() as nursery,
+        ):
+            session = await client.agent("clerk").create_session("ada")
+            page = Reach.page
+            monkeypatch.setattr(Reach, "page", hold)
+            found = []
+
+            async def find():
+                found.extend(await client.sessions())
+
+            nursery.start_soon(find)
+            for number in range(1, 4):
+                while len(asked) < number:  # noqa: ASYNC110 - as above
+                    await trio.sleep(0.01)
+                relay.cut()
+            may_go.set()
+            while not found:  # noqa: ASYNC110 - as above
+                await trio.sleep(0.01)
+            assert [each.session_id for each in found] == [session.id]
