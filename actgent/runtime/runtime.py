@@ -456,6 +456,8 @@ class Runtime(Insight, Ratings, Moving):
         running = self._system.body(key.agent)
         context = running.sessions.reload_any(key.session_id) if isinstance(running, AgentActor) else None
         if context is None:
+            if isinstance(running, AgentActor):
+                running.core.observer.leave(key.session_id.__eq__)
             return
         if is_inside(context.turn):
             raise WouldDeadlock("delete_session()", key.session_id)

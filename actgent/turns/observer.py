@@ -1,6 +1,7 @@
 """What an agent tells its observers; without any, nothing is even built."""
 
 import time
+from collections.abc import Callable
 from typing import TypedDict
 
 import attrs
@@ -72,6 +73,11 @@ class Observer:
         """The agent failed in the middle of a turn, and goes on with it when it has restarted."""
         if self.spans is not None:
             self.spans.cut(turn)
+
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Sessions are not here any more, whose turns may wait for people."""
+        if self.spans is not None:
+            self.spans.leave(is_left)
 
     def interrupt(self, turn: Turn, by: Message) -> None:
         """A message stops a turn."""

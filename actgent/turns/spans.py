@@ -1,6 +1,7 @@
 """Turns as spans: one for each activation, from when a turn begins or goes on until it ends or waits for people."""
 
 import time
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -100,6 +101,13 @@ class TurnSpans:
             facts[names.TURN_COST] = usage.cost
         error = "" if control.error is None else error_type(control.error, control.blame)
         activated.span.end(facts, error=error)
+
+    def leave(self, is_left: Callable[[str], bool]) -> None:
+        """Sessions are not here any more: nothing follows what waits in them. Turns that still run end by themselves."""
+        for key in [each for each, turn in self._turns.items() if turn.ended_as and is_left(each[0])]:
+            del self._turns[key]
+        for session_id in [each for each in self._deciders if is_left(each)]:
+            del self._deciders[session_id]
 
     def note_decision(self, session_id: str) -> None:
         """Somebody decides what a session's turn waits for, in the work that is under way where this is called."""

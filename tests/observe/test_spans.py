@@ -30,6 +30,7 @@ from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import Answer, Text
 from actgent.llm.retry import Retry
 from actgent.messages import Usage, traceparent
+from actgent.runtime.sessions import table as session_table
 from actgent.support import span_names
 from actgent.testing import DyingJournal
 
@@ -276,6 +277,42 @@ async def test_a_delegated_task_and_its_report(recorder):
         "          chat scripted",
         "    chat scripted",
     ]
+
+
+@pytest.mark.parametrize("leaves", ["evict", "delete"])
+async def test_turns_that_wait_in_sessions_that_have_left_are_forgotten(recorder, monkeypatch, leaves):
+    """Nobody holds the sessions any more, and memory has none of them; those that stay go on behind their first activation."""
+    monkeypatch.setattr(session_table, "MAX_LOADED_IDLE", 1)
+
+    @tool(approval=True)
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    llm = ScriptedLLM(lambda chat: "Paid." if len(chat.messages) > 2 else ToolCall("pay", {}))
+    agent = BareAgent("clerk", llm=llm, tools=[pay])
+    async with (
+        MemoryJournal().running() as journal,
+        open_runtime(journal=journal, telemetry=recorder.telemetry()) as runtime,
+    ):
+        await runtime.start(agent)
+        for number in range(4):
+            session = await agent.create_session("ada", "Pay", session_id=f"s{number}")
+            await session.wait_idle()
+            del session
+        spans = agent._opener.running.core.observer.spans
+        assert len(spans._turns) == 4
+        if leaves == "evict":
+            await runtime.evict(lambda session_id: session_id != "s0")
+        else:
+            for number in range(1, 4):
+                await runtime.delete_session(f"s{number}")
+        assert [session_id for session_id, _ in spans._turns] == ["s0"]
+        session = await agent.open_session("s0")
+        await session.answer(session.approvals[0], Approve())
+        await session.wait_idle()
+        assert not spans._turns
+    assert [each.attributes["actgent.activation"] for each in recorder.of("invoke_agent")][-1] == "person"
 
 
 async def test_nothing_is_open_while_a_person_is_waited_for(recorder):

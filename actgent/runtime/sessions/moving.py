@@ -81,6 +81,7 @@ class Moving:
             for context in _sessions_of(actor, is_left):
                 for each in reversed(context.family()):
                     host_of(each).leave(each)
+            actor.core.observer.leave(is_left)
         self.accounts.leave(is_left)
         if self._sweeper is not None:
             self._sweeper.leave(is_left)
