@@ -123,7 +123,7 @@ class Node:
             waiting=sum(map(len, self._requests.values())),
             fenced=self.journal.fenced,
             connections=self.link.connections,
-            resumed=sum(each.running.lifecycle.resumed for each in self._runtime.agents.openers),
+            resumed=self._runtime.agents.resumed,
             **self.figures.counted(),
         )
 

@@ -63,6 +63,8 @@ class Directory(Mapping[str, AgentCard]):
         self.trees = Trees()
         self._cards: dict[str, AgentCard] = {}
         self._openers: dict[str, SessionOpener] = {}
+        self._resumed = 0
+        """By agents that have stopped."""
         self._agents: dict[str, Listed] = {}
 
     def __getitem__(self, name: str) -> AgentCard:
@@ -99,7 +101,8 @@ class Directory(Mapping[str, AgentCard]):
     def remove(self, name: str) -> None:
         """Forget an agent that has stopped."""
         self._cards.pop(name, None)
-        self._openers.pop(name, None)
+        if (opener := self._openers.pop(name, None)) is not None:
+            self._resumed += opener.running.lifecycle.resumed
         self._agents.pop(name, None)
         self.trees.remove(name)
 
@@ -121,6 +124,11 @@ class Directory(Mapping[str, AgentCard]):
     def openers(self) -> tuple[SessionOpener, ...]:
         """Of all agents, in the order in which they were started."""
         return tuple(self._openers.values())
+
+    @property
+    def resumed(self) -> int:
+        """Sessions that the journal brought back in the middle of something, to all agents that were ever here."""
+        return self._resumed + sum(each.running.lifecycle.resumed for each in self._openers.values())
 
     async def wait_started(self, name: str, asker: SessionContext | None) -> None:
         """Let a session from the journal wait until an agent is started, or none will be any more."""

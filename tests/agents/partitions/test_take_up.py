@@ -87,7 +87,7 @@ async def test_a_living_session_is_left_as_it_is(open_node, id_in):
 
 
 async def test_what_goes_on_is_counted_whoever_opens_it(open_node, id_in, until):
-    """By a request that comes before it is taken up, too; not what was done, or waits for people."""
+    """By a request that comes before it is taken up, and for an agent that has stopped, too; not what was done, or waits for people."""
 
     @tool(approval=True)
     async def pay() -> str:
@@ -116,7 +116,10 @@ async def test_what_goes_on_is_counted_whoever_opens_it(open_node, id_in, until)
         for each in (ids[0], ids[2], ids[3]):
             await other.open_session(each)
         assert await two.take_up() == 1
-        assert other._opener.running.lifecycle.resumed == 2
+        assert two.agents.resumed == 2
+        two.stop("clerk")
+        await until(lambda: "clerk" not in two.agents)
+        assert two.agents.resumed == 2
 
 
 async def test_crashes_are_counted_before_anything_is_opened(open_node, id_in):
