@@ -137,10 +137,6 @@ class Meters:
         meter.tokens -= 1
 
 
-LOOKED_AFTER = 0.5
-"""Seconds after which a token that has too many messages is looked at again."""
-
-
 @attrs.define(eq=False)
 class _Sent:
     """The messages that a token has sent, by session; more than have not ended."""
@@ -148,7 +144,8 @@ class _Sent:
     counts: dict[SessionKey, int] = attrs.field(factory=dict)
     total: int = 0
     """Of all sessions."""
-    looked: float = -LOOKED_AFTER
+    looking: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held by the request that counts for all that have come meanwhile."""
 
     def add(self, key: SessionKey) -> None:
         self.counts[key] = self.counts.get(key, 0) + 1
@@ -166,8 +163,8 @@ class _Sent:
 class OpenMessages:
     """How many messages of each token have not ended.
 
-    They are counted as they come, and compared with what the journal knows only where there may be too many: so a turn
-    costs nothing here. Messages that others sent to the same sessions count, too.
+    They are counted as they come, and compared with what the journal knows only where there may be too many, which forgets
+    all that have ended: so a turn costs nothing here. Messages that others sent to the same sessions count, too.
     """
 
     def __init__(self, most: int | None) -> None:
@@ -188,10 +185,9 @@ class OpenMessages:
         sent = self._sent.get(digest)
         if self._most is None or sent is None or sent.total < self._most:
             return
-        now = trio.current_time()
-        if now - sent.looked >= LOOKED_AFTER:
-            sent.looked = now
-            await _look(sent, journal)
+        async with sent.looking:
+            if sent.total >= self._most:
+                await _look(sent, journal)
         if sent.total >= self._most:
             raise Problem(
                 "too-many-requests",
@@ -204,5 +200,5 @@ class OpenMessages:
 async def _look(sent: _Sent, journal: Journal) -> None:
     """Count what has not ended of what was sent."""
     for key, count in list(sent.counts.items()):
-        head = await journal.head(*key)
+        head = journal.head_now(*key) or await journal.head(*key)
         sent.drop(key, count if head is None else max(0, count - head.unfinished))
