@@ -167,6 +167,8 @@ class RelayedResponse(Response):
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
+            if not self._is_repeatable:
+                await self._name_turn()
             form, session_id = self._form(), self._place()
             if self._endpoint.answer is say and self._wait:
                 await self._say_and_wait(form, session_id, send)
@@ -193,6 +195,18 @@ class RelayedResponse(Response):
             headers=self._sent,
             body=None if verb in ("GET", "DELETE") else orjson.dumps(self._body),
         )
+
+    async def _name_turn(self) -> None:
+        """Have a stop say the message whose turn it is to stop: delivered again, it may not stop the next one.
+
+        Raises:
+            Problem: nobody says which turn runs; nothing was stopped.
+        """
+        place, kept = self._call.address.removesuffix("/interrupt"), _Kept()
+        await self._hand_on(self._asking(place, 0), self._place(), 0, kept.send)
+        turn = orjson.loads(kept.data).get("turn") if kept.status == _OK else None
+        if turn is not None:
+            self._body["message_id"] = turn["message_id"]
 
     def _place(self) -> str:
         """The session whose owner is asked."""
@@ -226,18 +240,18 @@ class RelayedResponse(Response):
 
     async def _try(self, form: HTTPForm, session_id: str, seconds: float, until: float, send: Send) -> bool:
         """Ask once; False where it is to be asked again."""
-        has_begun = False
+        has_begun, is_read = False, form.verb == "GET"
         try:
             async with self._way.relay(form, **self._asker(session_id, seconds)) as answer:
-                self._may_be_done |= answer.is_repeated
+                self._may_be_done |= answer.is_repeated and not is_read
                 if answer.is_stream and answer.status < _FIRST_ERROR:
                     has_begun = True
                     await _stream(answer, send)
                 data = b"".join([each async for each in answer.pieces])  # of a stream nothing is left
         except ConnectionLost as lost:
-            self._may_be_done |= lost.was_sent
+            self._may_be_done |= lost.was_sent and not is_read
             if not has_begun:
-                if lost.was_sent and not self._is_repeatable:
+                if lost.was_sent and not (is_read or self._is_repeatable):
                     raise Problem("unavailable", "nobody knows whether this was done") from lost
                 return False
         if has_begun:  # a stream that was cut off ends: its client comes back
@@ -285,7 +299,7 @@ class RelayedResponse(Response):
         await found.hand_on(send)
 
     def _asking(self, place: str, seconds: int) -> HTTPForm:
-        """The request for what a message came to."""
+        """The request for what a message came to, or what its session does."""
         headers = {**self._sent, "prefer": f"wait={seconds}"}
         path = place.removeprefix("/v1")
         return HTTPForm(

@@ -118,6 +118,42 @@ async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypa
                 await clerk.create_session(session_id=session_id)
 
 
+async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypatch):
+    """A gateway says which turn is meant, as its client does not know it; where nothing runs, nothing is named."""
+    relay, forms = BrokerTransport.relay, []
+
+    @asynccontextmanager
+    async def keep_stops(way, form, **asked):
+        if form.path.endswith("/interrupt"):
+            forms.append((way, form, asked))
+        async with relay(way, form, **asked) as answer:
+            yield answer
+
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            monkeypatch.setattr(BrokerTransport, "relay", keep_stops)
+            clerk, model = client.agent("clerk"), pair.models[1]
+            session = await clerk.create_session(session_id=pair.id_at(pair.two))
+            failures = []
+            session.on_exception(failures.append)
+            for message_id in ("m1", "m2"):
+                await session.chat("hold", message_id=message_id)
+                while len(model.asked) < int(message_id[1]):  # noqa: ASYNC110 - a model counts
+                    await trio.sleep(0.01)
+                if message_id == "m1":
+                    await session.interrupt()
+            (way, form, asked) = forms[0]
+            async with relay(way, form, **asked) as again:
+                assert again.status == 204
+            model.may_go.set()
+            await session.wait_idle()
+            assert [(each.kind, each.message_id) for each in failures] == [("interrupted", "m1")]
+            assert [each.text for each in await session.history()][-1] == "you said: hold"
+            await session.interrupt()
+            assert b"message_id" in form.body
+            assert b"message_id" not in forms[1][1].body
+
+
 async def test_others_do_not_reach_a_session_by_another_node(pair):
     """A token's rights are the same there: what is another owner's is answered like what is not there."""
     with trio.fail_after(PATIENCE):
