@@ -52,7 +52,8 @@ from actgent.runtime.following import (
 )
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
-from actgent.runtime.sessions.leaving import Elsewhere, check_sendable
+from actgent.runtime.sessions.elsewhere import Elsewhere
+from actgent.runtime.sessions.leaving import check_sendable
 from actgent.runtime.sessions.lifecycle import close_durably, write_end
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of

@@ -83,9 +83,15 @@ class RemoteInsight:
             SessionExists: there is a session of the new id; nothing was written.
             SessionNotFound: there is no such session.
         """
+        return await self._fork(session_id, agent, to, new_id)
+
+    async def _fork(
+        self, session_id: str, agent: str | None, to: int | None, new_id: str | None, *, owner: str = ""
+    ) -> SessionSummary:
+        """The same for this owner, where the server believes us that."""
         wanted = new_id or new_secret()
         body = {"session_id": wanted} if to is None else {"session_id": wanted, "at": to}
-        request = _request("post_fork", session_id, agent, body=body)
+        request = _request("post_fork", session_id, agent, body=body, owner=owner)
         try:
             made, _ = await self._calls.call_told(request, done_by=("session-exists",))
         except SessionExists as error:
@@ -128,10 +134,13 @@ class RemoteInsight:
             SessionNotFound: there is no such session.
             UsageError: it has no such message, or it is not answered yet.
         """
-        body: dict[str, Any] = {"score": score, "comment": comment}
-        if expected is not None:
-            body["expected"] = expected
+        body = _judgement(score, comment, expected)
         await self._ask("give_feedback", session_id, agent, part=message_id, body=body)
+
+    async def _keep_rating(self, session_id: str, agent: str, rated: Rated) -> None:
+        """The same for the reader that a judgement names, where the server believes us that."""
+        body = _judgement(rated.score, rated.comment, rated.expected)
+        await self._ask("give_feedback", session_id, agent, part=rated.message_id, body=body, owner=rated.by)
 
     async def ratings(
         self, session_id: str, message_id: str, *, agent: str | None = None
@@ -185,6 +194,11 @@ class RemoteInsight:
 
 def _request(operation: Operation, session_id: str, agent: str | None, **more: Any) -> RemoteRequest:
     return RemoteRequest(operation=operation, agent=agent or "", session_id=session_id, **more)
+
+
+def _judgement(score: float, comment: str, expected: str | None) -> Mapping[str, Any]:
+    body = {"score": score, "comment": comment}
+    return body if expected is None else {**body, "expected": expected}
 
 
 def to_summary(head: Any) -> SessionSummary:

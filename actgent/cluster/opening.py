@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from actgent.client.connecting import Client, open_client
@@ -10,8 +11,11 @@ from actgent.client.hearing import ServerLink
 from actgent.client.session import RemoteSession
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import quoted
+from actgent.journal.base import SessionSummary
+from actgent.journal.listing import SessionKey
 from actgent.journal.membership import ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.records import Rated
 from actgent.llm.governor import ShareLender
 from actgent.runtime.delegation.pools import PoolTasks
 from actgent.runtime.runtime import Runtime
@@ -44,6 +48,20 @@ class NodeClient(Client):
     def session(self, agent: str, session_id: str, *, owner: str) -> RemoteSession:
         """A session that is known to be there; its handlers hear what comes from now on."""
         return RemoteSession(self._link, agent=agent, session_id=session_id, owner=owner)
+
+    async def fork_session(
+        self, head: SessionSummary, *, to: int | None, session_id: str | None
+    ) -> SessionSummary:
+        """Write a session's copy where the new id lives; see `Runtime.fork`."""
+        return await self._fork(head.session_id, head.agent, to, session_id, owner=head.owner)
+
+    async def keep_rating(self, key: SessionKey, rated: Rated) -> bool:
+        """Keep a judgement where its session lives; see `Runtime.rate`."""
+        known = await self.ratings(key.session_id, rated.message_id, agent=key.agent)
+        if any(attrs.evolve(each, at=rated.at) == rated for each in known):
+            return False
+        await self._keep_rating(key.session_id, key.agent, rated)
+        return True
 
     def id_of(self, session: object) -> str | None:
         """The id of a session of this way or another one; None for what is none."""

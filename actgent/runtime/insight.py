@@ -11,7 +11,7 @@ from actgent.actors.inbox import InboxStatistics
 from actgent.control.arguments import at_least_one, check_id
 from actgent.control.budget import Account
 from actgent.control.schedule import Schedule
-from actgent.errors import ConfigurationError, SessionNotFound
+from actgent.errors import ConfigurationError, Fenced, SessionNotFound
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import SessionKey
 from actgent.journal.membership import ClusterStatistics, Membership
@@ -31,6 +31,7 @@ from .following import (
     list_observations,
     observe,
 )
+from .sessions.elsewhere import Elsewhere
 from .sessions.table import SessionTable
 
 
@@ -342,13 +343,24 @@ def _open_budget(context: SessionContext, account: Account) -> OpenBudget:
 
 
 async def fork_session(
-    journal: Journal, key: SessionKey, to: int | None, session_id: str | None
+    journal: Journal,
+    key: SessionKey,
+    to: int | None,
+    session_id: str | None,
+    *,
+    elsewhere: Elsewhere | None,
 ) -> SessionSummary:
-    """Write a session's copy; see `Runtime.fork`."""
+    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`."""
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
-    begun = forked(whole, session_id or journal.new_session_id(), key.agent)
-    await write_sessions(journal, [begun])
+    try:
+        begun = forked(whole, session_id or journal.new_session_id(), key.agent)
+        await write_sessions(journal, [begun])
+    except Fenced:
+        original = await journal.head(*key)
+        if elsewhere is None or original is None:
+            raise
+        return await elsewhere.fork_session(original, to=to or len(whole.records), session_id=session_id)
     head = await journal.head(begun.agent, begun.session_id)
     assert head is not None  # noqa: S101 - it was just written
     return head

@@ -389,10 +389,11 @@ class Runtime(Insight, Ratings, Moving):
             SessionExists: there is a session of the new id; nothing was written.
             SessionNotFound: the journal has no such session.
             JournalError: it cannot be read, or the copy not be written.
+            BrokerLost: in a cluster, the node of the new id did not answer; the copy may be written.
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
-        return await fork_session(journal, key, to, new_id)
+        return await fork_session(journal, key, to, new_id, elsewhere=self.elsewhere)
 
     async def _need_key(self, session_id: str, agent: str | None) -> SessionKey:
         key = await self._key_of(session_id, agent)
@@ -428,13 +429,13 @@ class Runtime(Insight, Ratings, Moving):
             await self.delete_where_it_lives(key, self._delete)
 
     async def _delete(self, key: SessionKey) -> None:
-        await self._close_session(key)
+        await _close_session(self._system.body(key.agent), key)
         if (journal := self.journal) is None:
             return
         for each in reversed(
             await _with_descendants(journal, key)
         ):  # or a crash would leave them without root
-            await self._close_session(each)
+            await _close_session(self._system.body(each.agent), each)
             self.accounts.forget(each)
             await journal.delete(each.session_id, agent=each.agent)
 
@@ -451,20 +452,6 @@ class Runtime(Insight, Ratings, Moving):
         """A session in memory, or an unloaded one that someone holds."""
         running = self._system.body(key.agent)
         return running.sessions.find_any(key.session_id) if isinstance(running, AgentActor) else None
-
-    async def _close_session(self, key: SessionKey) -> None:
-        running = self._system.body(key.agent)
-        context = running.sessions.reload_any(key.session_id) if isinstance(running, AgentActor) else None
-        if context is None:
-            if isinstance(running, AgentActor):
-                running.core.observer.leave(key.session_id.__eq__)
-            return
-        if is_inside(context.turn):
-            raise WouldDeadlock("delete_session()", key.session_id)
-        await host_of(context).close(context)
-        if context.log is not None:
-            context.log.close()
-        context.log = None  # what it still has to say is not to be found behind its end
 
     def _check_open(self) -> None:
         """Refuse to start anything once the block is being left.
@@ -520,6 +507,22 @@ class Host:
 async def _recover(agents: Sequence[Startable]) -> None:
     for agent in agents:
         await agent.__actgent_recover__()
+
+
+async def _close_session(running: object, key: SessionKey) -> None:
+    """Close a session that is to be erased, if its agent runs here and has it in memory."""
+    if not isinstance(running, AgentActor):
+        return
+    context = running.sessions.reload_any(key.session_id)
+    if context is None:
+        running.core.observer.leave(key.session_id.__eq__)
+        return
+    if is_inside(context.turn):
+        raise WouldDeadlock("delete_session()", key.session_id)
+    await host_of(context).close(context)
+    if context.log is not None:
+        context.log.close()
+    context.log = None  # what it still has to say is not to be found behind its end
 
 
 async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKey]:

@@ -6,10 +6,12 @@ import attrs
 
 from actgent.control.arguments import check_id
 from actgent.control.clock import Clock
-from actgent.errors import ConfigurationError, SessionNotFound, UsageError
+from actgent.errors import ConfigurationError, Fenced, SessionNotFound, UsageError
 from actgent.journal.base import Entry, Journal, one_of
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Accepted, Ended, Opened, Rated
+
+from .elsewhere import Elsewhere
 
 _PAGE = 200
 MAX_TEXT = 10_000
@@ -62,6 +64,7 @@ class Ratings:
 
     journal: Journal | None
     clock: Clock
+    elsewhere: Elsewhere | None
 
     async def rate(
         self,
@@ -93,6 +96,7 @@ class Ratings:
             SessionNotFound: the journal has no such session.
             UsageError: the session has no such message, or it is not answered yet.
             JournalError: it could not be written.
+            BrokerLost: in a cluster, the node where the session lives did not answer; it may be kept or not.
         """
         check_rating(score, comment, expected)
         check_id("by", by)
@@ -106,7 +110,12 @@ class Ratings:
             raise SessionNotFound(agent or "", session_id)
         now = self.clock.now()
         rating = Rated(message_id=message_id, score=score, comment=comment, expected=expected, by=by, at=now)
-        return await _keep(self.journal, key, rating)
+        try:
+            return await _keep(self.journal, key, rating)
+        except Fenced:
+            if self.elsewhere is None:
+                raise
+        return await self.elsewhere.keep_rating(key, rating)
 
 
 async def _keep(journal: Journal, key: SessionKey, rating: Rated) -> bool:

@@ -6,7 +6,6 @@ wants to open it again, because it has come back, waits for that.
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
 import attrs
 import trio
@@ -21,25 +20,6 @@ from actgent.sessions.turn import Suspension, is_inside, running_turn
 
 IsLeft = Callable[[str], bool]
 """Tells by its id whether a session leaves."""
-
-
-class Elsewhere(Protocol):
-    """The way to sessions that other processes have: agents and sessions by the words that they have here."""
-
-    way: Any
-    """What hands on requests of a gateway."""
-
-    def agent(self, name: str) -> Any:
-        """The agent of this name, wherever a session of it lives."""
-
-    def session(self, agent: str, session_id: str, *, owner: str) -> Any:
-        """A session that is known to be there."""
-
-    async def delete_session(self, session_id: str, *, agent: str) -> None:
-        """Close a session where it lives, and erase it."""
-
-    def id_of(self, session: object) -> str | None:
-        """The id of such a session; None for what is none."""
 
 
 def check_sendable(given: Mapping[str, object], moved: Fenced) -> None:

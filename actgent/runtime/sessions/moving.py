@@ -21,7 +21,8 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn
 from actgent.support.logs import Each, logger_of
 
-from .leaving import Elsewhere, IsLeft
+from .elsewhere import Elsewhere
+from .leaving import IsLeft
 from .recovering import SIDE_BY_SIDE, Choose, take_up
 
 GRACE = 2.0

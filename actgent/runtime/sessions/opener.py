@@ -38,7 +38,7 @@ from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 from actgent.support.quick_init import maker
 
-from .leaving import Elsewhere
+from .elsewhere import Elsewhere
 from .naming import choose_id, id_for, id_in_tree
 from .new_session import Given, NewSession, OnSession, check_new, check_parent, opened_record, to_owner
 from .reopening import (

@@ -15,7 +15,10 @@ from actgent import (
     SessionExists,
     SessionNotFound,
     Suspended,
+    UsageError,
 )
+from actgent.journal.listing import SessionKey
+from actgent.runtime.sessions.feedback import read_ratings
 
 from .pairs import PATIENCE, Echo, drain, make_clerk, open_pair
 
@@ -137,6 +140,35 @@ async def check_what_stays(agent, session_id, there):
         await agent.open_session(session_id)
     made = await agent.create_session("ada", session_id=session_id, history=[], deps=None, parent=None)
     assert isinstance(made, RemoteSession)
+
+
+async def test_a_session_of_another_node_is_judged_and_copied(pair):
+    """By the runtime as one of its own: the judgement stands where it lives, and the copy is written where its id does."""
+    one, two = pair.agents
+    new_ids = {
+        each: pair.id_at(runtime) for each, runtime in zip(("one", "two"), (pair.one, pair.two), strict=True)
+    }
+    with trio.fail_after(PATIENCE):
+        session = await two.create_session("ada")
+        await two.run("hello", session=session, message_id="m1")
+        for score, is_new in ((0.5, True), (0.5, False), (1, True)):
+            rated = await pair.one.rate(session.id, "m1", score=score, comment="so", expected="hi", by="bo")
+            assert rated is is_new
+        (rated,) = (await read_ratings(pair.two.journal, SessionKey("clerk", session.id), "m1")).values()
+        assert (rated.score, rated.comment, rated.expected, rated.by) == (1, "so", "hi", "bo")
+        with pytest.raises(UsageError, match="no message 'm2'"):
+            await pair.one.rate(session.id, "m2", score=1, by="bo")
+
+        for new_id in new_ids.values():
+            made = await pair.one.fork(session.id, new_id=new_id)
+            assert (made.session_id, made.owner, made.agent) == (new_id, "ada", "clerk")
+            with pytest.raises(SessionExists):
+                await pair.one.fork(session.id, new_id=new_id)
+            copy = await one.open_session(new_id)
+            assert (await one.run("again", session=copy)).text == "you said: again"
+        with pytest.raises(ConfigurationError, match="unknown step 99"):
+            await pair.one.fork(session.id, to=99, new_id=pair.id_at(pair.two))
+        assert isinstance(await two.open_session(new_ids["two"]), Session)
 
 
 async def test_both_nodes_make_a_session_of_one_id_at_once(pair):
