@@ -52,9 +52,10 @@ from actgent.runtime.following import (
 )
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
+from actgent.runtime.sessions.closing import close_tree
 from actgent.runtime.sessions.elsewhere import Elsewhere
 from actgent.runtime.sessions.leaving import check_sendable
-from actgent.runtime.sessions.lifecycle import close_durably, write_end
+from actgent.runtime.sessions.lifecycle import write_end
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -631,14 +632,17 @@ class Session(Generic[DataT_co]):
     async def aclose(self) -> None:
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`.
 
-        With a journal it is durable on return.
+        With a journal it is durable on return, and children are closed, too, that only the journal has since a restart; those
+        whose agents do not run here, or that lack their deps, stay open, which the log says.
 
         Raises:
             JournalError: they are closed, and the journal does not know: a crash before it works again opens them.
         """
         self._agent.check_loop("session.aclose()")
         try:
-            await close_durably(self._context)
+            await close_tree(
+                self._context, self._services.running.journal, self._services.delegation.agents.opener
+            )
         except SessionMoved as moved:
             await self._elsewhere(moved).aclose()
 

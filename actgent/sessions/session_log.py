@@ -61,6 +61,8 @@ class SessionLog:
     """True: nobody got the session, so its id is free as soon as it is over."""
     is_temporary: bool = False
     """True: the session was opened for one question, and leaves the journal when it has ended."""
+    has_come_back: bool = False
+    """True: the journal brought the session back, so that others below it may be in the journal alone."""
     _is_paused: bool = False
     _opened: trio.Event | None = None
     """Set when the step that opens the session is not on its way any more; None: it is not."""

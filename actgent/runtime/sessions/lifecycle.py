@@ -470,16 +470,6 @@ def _bring_back(inbox: PriorityInbox[Message], context: SessionContext, waiting:
             acceptance.place = place
 
 
-async def close_durably(context: SessionContext) -> None:
-    """Close a session and all below it; no next start goes on with any of them.
-
-    Raises:
-        JournalError: they are closed, and the journal does not know.
-    """
-    for closed in await host_of(context).close(context):
-        await write_end(closed)
-
-
 async def write_end(context: SessionContext) -> None:
     """Have the journal know what was stopped or closed. Does nothing where we are called from the turn that was stopped.
 

@@ -46,7 +46,7 @@ from .reopening import (
     check_deps,
     is_orphan,
     load_tail,
-    mark_temporary,
+    mark_restored,
     refuse_stranger,
     restored_task,
     with_parent_agent,
@@ -426,7 +426,7 @@ class SessionOpener:
         running.propagation.restore_all((context.mail.acceptances or {}).values())
         due, grown = restored.due, len(loaded.records)
         context.log = running.lifecycle.new_log(session_id, epoch, due=due, grown=grown)
-        mark_temporary(context, opened, loaded.records)
+        mark_restored(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
         if session_id in sessions:  # someone else was faster

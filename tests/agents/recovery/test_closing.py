@@ -1,0 +1,81 @@
+"""Trees that are closed when only their roots are in memory, as after a restart."""
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.journal.memory import MemoryJournal
+
+
+@tool(approval=True)
+async def deploy() -> str:
+    """Deploy."""
+    return "deployed"
+
+
+def make_agents():
+    """The agents of a life, and what their sessions hear of failures."""
+    llm = ScriptedLLM(
+        lambda chat: ToolCall("deploy", {}) if chat.messages[-1].parts[0].text == "go" else "ok"
+    )
+    agents, heard = [BareAgent(name, llm=llm, tools=[deploy]) for name in ("clerk", "helper")], []
+
+    def attach(session):
+        session.on_exception(lambda failure: heard.append((failure.kind, session.id, failure.message_id)))
+        session.on_approval(lambda _: None)
+
+    agents[1].on_session(attach)
+    return (*agents, heard)
+
+
+async def make_tree(journal):
+    """A root with two sessions below it, and a last one below one of those: one waits for people, one has a date, one is closed."""
+    clerk, helper, _ = make_agents()
+    async with open_runtime(journal=journal) as runtime:
+        for agent in (clerk, helper):
+            await runtime.start(agent)
+        root = await clerk.create_session("ada", "hello", session_id="root")
+        waits = await helper.create_session("ada", session_id="waits", parent=root)
+        await waits.chat("go", message_id="m1")
+        closed = await clerk.create_session("ada", session_id="closed", parent=root)
+        last = await helper.create_session("ada", session_id="last", parent=waits)
+        await last.schedule("look", after=3600)
+        for each in (root, waits, closed, last):
+            await each.wait_idle()
+        await closed.aclose()
+
+
+async def open_ones(journal):
+    """The ids of sessions that a next start would go on with."""
+    page = await journal.page()
+    return sorted(each.session_id for each in page if not each.closed)
+
+
+async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
+    """Whoever waits in it hears of its end, no date of it comes, and nothing of it is there after a further restart."""
+    async with MemoryJournal().running() as journal:
+        await make_tree(journal)
+        assert await open_ones(journal) == ["last", "root", "waits"]
+        clerk, helper, heard = make_agents()
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            await root.aclose()
+            assert await open_ones(journal) == []
+            assert not await journal.due("helper")
+            assert [each for each in heard if each[1] == "waits"] == [("stopped", "waits", "m1")]
+            assert await runtime.approvals() == ()
+        await trio.sleep(4000)
+        assert await open_ones(journal) == []
+
+
+async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
+    """The log names it, and what is below it is closed all the same."""
+    async with MemoryJournal().running() as journal:
+        await make_tree(journal)
+        clerk, _, _ = make_agents()
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(clerk)
+            await (await clerk.open_session("root")).aclose()
+            assert await open_ones(journal) == ["last", "waits"]
+    assert [each.message for each in caplog.records if "stays open" in each.message]
