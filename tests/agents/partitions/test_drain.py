@@ -29,7 +29,7 @@ class Slow:
 
 async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until):
     """Nothing new is taken meanwhile; all is written when the partition is given back, and the next owner answers the rest."""
-    slow, failures = Slow(), []
+    slow, failures, given = Slow(), [], trio.Event()
     async with open_node("one", take=[0, 1]) as one, open_node("two") as two, trio.open_nursery() as nursery:
         agent, other = (
             await one.start(slow.agent),
@@ -46,6 +46,7 @@ async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until)
                 with pytest.raises(SessionMoved):
                     await agent.open_session(session.id)
                 await one.journal.give_back([0])
+                given.set()  # it is not owned before the database knows that it was given back
 
         nursery.start_soon(give)
         await until(lambda: one.drains)
@@ -55,7 +56,8 @@ async def test_a_running_turn_ends_and_what_waits_moves(open_node, id_in, until)
             await agent.create_session("ada", session_id=id_in(0, nth=1))
         assert session.status == "working"
         slow.gate.set()
-        await until(lambda: not one.journal.owns(session.id))
+        await until(given.is_set)
+        assert not one.journal.owns(session.id)
         assert session.id not in agent._opener.running.sessions
         (taken,) = await two.journal.take([0])
         assert taken.was_clean
