@@ -311,7 +311,9 @@ async def test_a_token_has_so_many_messages_open(serving):
         go.set()
         for _ in range(9):
             said = [
-                f"/v1/sessions/s1/messages/{each.json()['message_id']}" for each in answers if each.status_code == 202
+                f"/v1/sessions/s1/messages/{each.json()['message_id']}"
+                for each in answers
+                if each.status_code == 202
             ]
             for each in said:
                 assert (await ada.get(each, headers={"prefer": "wait=10"})).json()["status"] == "answered"

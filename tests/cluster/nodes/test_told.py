@@ -7,12 +7,11 @@ from actgent import LLM, Answer, BareAgent, Text
 from actgent.cluster.transport import BrokerTransport
 from actgent.cluster.wire import AnswerPiece
 from actgent.web.streaming import tails
+from actgent.web.streaming.streams import Frames
 
 from .pairs import PATIENCE
 
 TURNS = 3
-MOST = 20
-"""Turns until a stream tells what comes, and no more of what was before."""
 
 
 class Talking(LLM):
@@ -47,7 +46,20 @@ def pieces(monkeypatch):
     return found
 
 
-async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluster, pieces):
+@pytest.fixture
+def live(monkeypatch):
+    """Set when a stream tells what comes, and no more of what was before: that may come in any number of pieces."""
+    begun, write_all = trio.Event(), Frames.write_all
+
+    async def begin(self):
+        begun.set()
+        await write_all(self)
+
+    monkeypatch.setattr(Frames, "write_all", begin)
+    return begun
+
+
+async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluster, pieces, live):
     """The answer to its request, and the reply, with which all else comes that nobody waits for."""
     heard, model = [], Talking()
 
@@ -68,11 +80,9 @@ async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluste
             send, replies = trio.open_memory_channel(1)
             session.on_conversation(heard.append)
             session.on_conversation(send.send)
-            turns = 1
-            while not await talk(turns) and turns < MOST:  # the stream reads what was before
-                turns += 1
+            await live.wait()
             for number in range(TURNS):
                 assert len(await talk(number)) == 1
                 assert len(pieces) == 2
             await session.wait_idle()
-            assert [each.text for each in heard] == ["one two three"] * (turns + TURNS)
+            assert [each.text for each in heard] == ["one two three"] * TURNS
