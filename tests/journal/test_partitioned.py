@@ -20,7 +20,7 @@ import psycopg
 from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.base import Entry, Snapshot
 from actgent.journal.opening import open_journal
-from actgent.journal.postgres import PartitionedJournal, PartitionsLost
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost, statements
 from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.records import Accepted, Changed, Closed, Due
 from actgent.messages import Message, Sender, Text
@@ -236,6 +236,23 @@ async def test_what_is_known_of_sessions_elsewhere_is_always_read(postgres_url, 
             assert (await b.head("a", writer.session_id)).records == count
             assert len(await b.load(writer.session_id, agent="a")) == count
             await writer.commit(Changed(changes={"n": count}))
+
+
+async def test_a_session_elsewhere_is_read_as_of_one_moment(postgres_url, writer_in):
+    """What its owner writes between two statements of a reader is no damage: the reader does not see it yet."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        writer, token, select = writer_in(a, 0), trio.lowlevel.current_trio_token(), b._select
+        await writer.open()
+
+        def select_late(connection, sql, *values):
+            if sql == statements.SELECT_ROWS:
+                trio.from_thread.run(writer.commit, Changed(changes={"n": 1}), trio_token=token)
+            return select(connection, sql, *values)
+
+        b._select = select_late
+        assert len(await b.load(writer.session_id, agent="a")) == 1
+        assert len((await b.load_tail(writer.session_id, agent="a")).records) == 2
+        assert len(await a.load(writer.session_id, agent="a")) == 3
 
 
 async def test_snapshots_and_erasing_are_fenced_as_well(postgres_url, writer_in):

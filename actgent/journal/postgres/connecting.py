@@ -74,3 +74,12 @@ def in_transaction(connection: Connection, fn: Callable[..., T], *args: Any) -> 
     """Run `fn(connection, ...)`: what it writes is there whole, or not at all."""
     with connection.transaction():
         return fn(connection, *args)
+
+
+def in_one_moment(connection: Connection, fn: Callable[..., T], *args: Any) -> T:
+    """Run `fn(connection, ...)`, which reads: each of its statements finds what was there at the first, whoever writes meanwhile."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        return fn(connection, *args)
+    finally:
+        settle(connection)

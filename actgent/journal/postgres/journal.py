@@ -51,6 +51,7 @@ from .connecting import (
     Connection,
     break_off,
     errors_translated,
+    in_one_moment,
     in_transaction,
     one_row,
     settle,
@@ -130,13 +131,13 @@ class PostgresJournal(GroupedJournal):
         return rows[0][0] if rows else None
 
     async def _read_some(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        return await self._run(self._select_some, keys)
+        return await self._run_alone(in_one_moment, self._select_some, keys)
 
     async def _read_tails(self, keys: Sequence[SessionKey]) -> Sequence[Found]:
-        return await self._run(self._select_tails, keys)
+        return await self._run_alone(in_one_moment, self._select_tails, keys)
 
     async def _read_page(self, key: SessionKey, after: int, limit: int) -> Page:
-        return await self._run(self._select_page, key, after, limit)
+        return await self._run_alone(in_one_moment, self._select_page, key, after, limit)
 
     def _read_page_now(self, key: SessionKey, after: int, limit: int) -> Page:
         if self._thread is None:
@@ -144,7 +145,7 @@ class PostgresJournal(GroupedJournal):
         return self._thread.run_now(self._connected, self._select_page, key, after, limit)
 
     async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:
-        return await self._run(self._select_snapshot, key)
+        return await self._run_alone(in_one_moment, self._select_snapshot, key)
 
     async def _keep_snapshot(self, key: SessionKey, snapshot: Snapshot, epoch: int) -> bool:
         return await self._run(self._put_snapshot, key, snapshot, epoch, patience=WRITING)
