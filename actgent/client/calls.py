@@ -58,6 +58,7 @@ class Calls:
             request: What is asked.
             is_repeatable: False: it is not sent again where it may have arrived.
             done_by: Kinds of errors that say, of a repetition, that the first one had its effect; then None is returned.
+                Not where the error says that what is so now is not what was asked for (`as_asked`): it is another's doing.
 
         Raises:
             ServerUnreachable: there was no answer in time; over a broker, BrokerLost.
@@ -69,7 +70,7 @@ class Calls:
                 return await self.transport.call(request), may_be_done
             except Refused as refused:
                 may_be_done |= refused.is_repeated
-                if may_be_done and refused.kind in done_by:
+                if may_be_done and refused.kind in done_by and refused.fields.get("as_asked", True):
                     return None, True
                 if not refused.is_passing:
                     raise error_of(refused, request) from None

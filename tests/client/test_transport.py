@@ -5,7 +5,16 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actgent import AccessRefused, ConfigurationError, CursorUnknown, NotRunning, RemoteError, connect
+from actgent import (
+    AccessRefused,
+    AlreadyDecided,
+    ConfigurationError,
+    CursorUnknown,
+    NotRunning,
+    Reject,
+    RemoteError,
+    connect,
+)
 from actgent.client import ConnectionLost, Refused, StreamEvent, Transport, open_client
 from actgent.client.http.forms import PATHS
 from actgent.client.reading import Deliveries
@@ -149,6 +158,20 @@ async def test_requests_are_repeated_where_that_is_safe(autojump_clock):
         with pytest.raises(RemoteError, match="new words") as error:
             await session.chat("hello")
     assert (error.value.kind, error.value.status) == ("unheard-of", 418)
+
+
+async def test_a_repeated_decision_is_told_whose_counts(autojump_clock):
+    """Where the first try may have counted, `already-decided` is its own word, unless another decision was made."""
+    lost, own, other = ConnectionLost("cut", was_sent=True), {"as_asked": True}, {"as_asked": False}
+    wire = Wire()
+    async with open_client(wire) as client:
+        session = client.agent("clerk")._known("s1")
+        wire.answers = [lost, Refused("already-decided", "", status=409, fields=own)]
+        await session.answer("1.s1", Reject("no"))
+        for tries in ([lost], []):
+            wire.answers = [*tries, Refused("already-decided", "it was approved", status=409, fields=other)]
+            with pytest.raises(AlreadyDecided, match="it was approved"):
+                await session.answer("1.s1", Reject("no"))
 
 
 async def test_the_table_of_http_is_that_of_the_gateway(served):

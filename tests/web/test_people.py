@@ -88,6 +88,24 @@ async def test_a_decision_counts_once(ada):
     assert (again.status_code, again.json()["type"]) == (409, "/errors/already-decided")
 
 
+@pytest.mark.parametrize(
+    ("body", "others"),
+    [
+        ({"approve": {}}, [{"approve": {}, "reason": "fine"}, {"reject": "no"}]),
+        ({"edit": {"place": "venus"}, "reason": "nearer"}, [{"edit": {"place": "mars"}, "reason": "nearer"}]),
+        ({"respond": {"there": True}}, [{"respond": "it is there"}, {"approve": {}}]),
+        ({"reject": "no"}, [{"reject": ""}, {"respond": "no"}]),
+    ],
+)
+async def test_who_decides_again_is_told_whether_that_is_what_counts(served, ada, body, others):
+    """So a caller whose first answer was lost knows whether its decision was made, or another one."""
+    approval_id = (await ada.get("/v1/sessions/s1/approvals")).json()["items"][0]["id"]
+    assert (await decide(ada, body, approval_id)).status_code == 204
+    for each, is_same in ((body, True), *((other, False) for other in others)):
+        again = await decide(ada, each, approval_id)
+        assert (again.status_code, again.json()["as_asked"]) == (409, is_same)
+
+
 async def test_who_decided_is_the_owner_of_the_token(served, ada):
     """The journal has the name of the token's owner."""
     from actgent.journal.records import Decided

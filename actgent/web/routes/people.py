@@ -6,8 +6,9 @@ from starlette.responses import Response
 
 from actgent.agents.session import Session, face_of
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond, session_of
-from actgent.errors import NotRunning, SessionClosed
+from actgent.errors import AlreadyDecided, NotRunning, SessionClosed
 from actgent.messages import Sender
+from actgent.tools.outputs.results import to_text
 from actgent.web.problems import Problem, missing
 from actgent.web.reach import from_cursor, to_parts_of
 
@@ -67,8 +68,30 @@ async def post_decision(call: HTTPCall) -> Response:
     """Decide over a tool call that waits."""
     approval_id = call.path["id"]
     session = await _holding(call, approval_id)
-    await session.answer(approval_id, _decision_of(call.body), by=Sender(call.caller.owner))
+    decision = _decision_of(call.body)
+    try:
+        await session.answer(approval_id, decision, by=Sender(call.caller.owner))
+    except AlreadyDecided as decided:
+        known: dict[str, Any] = {}
+        if decided.decision is not None:
+            known["as_asked"] = _is_same(decided.decision, decision)
+        raise Problem("already-decided", str(decided), approval_id=approval_id, **known) from decided
     return Response(status_code=204)
+
+
+def _is_same(made: object, asked: Decision) -> bool:
+    """Return True if what was decided is what somebody asks for, perhaps for the second time."""
+    match made, asked:
+        case Approve(), Approve():
+            return (made.reason, dict(made.content or {})) == (asked.reason, dict(asked.content or {}))
+        case Edit(), Edit():  # what was left out has its default there
+            return (made.reason, dict(made.arguments)) == (
+                asked.reason,
+                {**made.arguments, **asked.arguments},
+            )
+        case Respond(), Respond():
+            return bool(made.content == to_text(asked.content))
+    return bool(made == asked)
 
 
 async def _holding(call: HTTPCall, approval_id: str) -> Session:

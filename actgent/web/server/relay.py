@@ -85,6 +85,8 @@ _IDS = {"say": "message_id", "schedule": "key", "delegate": "task_id", "post_for
 """Fields of bodies by which a repetition is known."""
 _DONE = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 404}
 """The status of a repetition of what was done the first time."""
+_OTHERWISE = b'"as_asked":false'
+"""In an answer: what is so now is not what was asked for."""
 _AGAIN = (b'"/errors/busy"', b'"moved":true')
 """In an answer: nothing was done, and the same request may be taken a little later."""
 _GET_MESSAGE = next(each for each in CHAT if each.answer.__name__ == "get_message")
@@ -271,7 +273,7 @@ class RelayedResponse(Response):
 
     async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
         status = answer.status
-        if self._may_be_done and status == _DONE.get(self._name):
+        if self._may_be_done and status == _DONE.get(self._name) and _OTHERWISE not in data:
             status, data = _NO_CONTENT, b""
         headers = {**answer.headers, "content-length": str(len(data))}
         if status == _NO_CONTENT:

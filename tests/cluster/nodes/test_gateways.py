@@ -154,6 +154,35 @@ async def test_a_stop_that_is_delivered_again_stops_no_later_turn(pair, monkeypa
             assert b"message_id" not in forms[1][1].body
 
 
+async def test_of_two_people_one_hears_that_the_other_was_faster(pair, monkeypatch):
+    """Also where the gateway has lost the first answer, and asks again: the decision that counts is the other one's."""
+    relay, lost = BrokerTransport.relay, []
+
+    @asynccontextmanager
+    async def lose_all(way, form, **asked):
+        if not lost:
+            lost.append(form.path)
+            await there.answer(approval_id, Approve())
+            raise ConnectionLost("lost", was_sent=True)
+        async with relay(way, form, **asked) as answer:
+            yield answer
+
+    with trio.fail_after(PATIENCE):
+        async with open_client(pair.one) as client:
+            clerk = client.agent("clerk")
+            session = await clerk.create_session(session_id=pair.id_at(pair.two))
+            with pytest.raises(Suspended) as waits:
+                await clerk.run("deploy mars", session=session)
+            (approval_id,) = waits.value.ids
+            there = await pair.agents[1].open_session(session.id)
+            monkeypatch.setattr(BrokerTransport, "relay", lose_all)
+            with pytest.raises(AlreadyDecided):
+                await session.answer(approval_id, Reject("no"))
+            assert (
+                await clerk.outcome(session, (await session.history())[0].id)
+            ).text == "done: deployed to mars"
+
+
 async def test_others_do_not_reach_a_session_by_another_node(pair):
     """A token's rights are the same there: what is another owner's is answered like what is not there."""
     with trio.fail_after(PATIENCE):
