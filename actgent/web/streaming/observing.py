@@ -6,6 +6,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.errors import Fenced
 from actgent.journal.listing import SessionKey
 from actgent.runtime.following import ObservationReader
 from actgent.runtime.runtime import Runtime
@@ -36,11 +37,18 @@ class Observing:
         is_over = False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._leave, nursery.cancel_scope)
-            async with self.runtime.observe(
-                self.key.session_id, agent=self.key.agent, types=self.types, turn=self.turn, after=self.after
-            ) as reader:
-                await write(f"retry: {RETRY}\n\n".encode())
-                await _write_all(reader, write)
+            try:
+                async with self.runtime.observe(
+                    self.key.session_id,
+                    agent=self.key.agent,
+                    types=self.types,
+                    turn=self.turn,
+                    after=self.after,
+                ) as reader:
+                    await write(f"retry: {RETRY}\n\n".encode())
+                    await _write_all(reader, write)
+            except Fenced:  # its reader comes back to where the session lives
+                await write(frame("lagged", {}))
             is_over = True
             nursery.cancel_scope.cancel()
         if not is_over:

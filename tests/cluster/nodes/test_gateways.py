@@ -96,6 +96,22 @@ async def test_a_stream_goes_on_behind_its_cursor_when_a_session_moves(pair, mon
             assert heard == [f"you said: {each}" for each in said]
 
 
+async def test_observations_go_on_behind_a_move_without_an_error(pair, monkeypatch, caplog):
+    """The node that hands a session over ends the stream, whose reader comes back: nothing has failed."""
+    monkeypatch.setattr("actgent.cluster.node.LEAVING_GRACE", 0.2)
+    caplog.set_level("ERROR", "actgent")
+    with trio.fail_after(PATIENCE):
+        async with pair.cluster.connect(patience=PATIENCE) as client:
+            session = await client.agent("clerk").create_session("ada", session_id=pair.id_at(pair.one))
+            async with session.observe(types=["FINAL_RESPONSE"], after=1) as observed:
+                for number in (1, 2):
+                    await session.chat(f"m{number}")
+                    assert f"you said: m{number}" in str(await observed.receive())
+                    if number == 1:
+                        await drain(pair.cluster, pair.one)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
+
+
 async def test_a_session_is_made_by_the_try_whose_answer_was_lost(pair, monkeypatch):
     """The gateway asks again, finds the session, and says that it may be its own; another one of that id is refused."""
     relay, lost = BrokerTransport.relay, []
