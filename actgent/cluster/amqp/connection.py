@@ -186,12 +186,12 @@ class Connection:
             ProtocolError: one of them is none that may come now.
         """
         for number, frame in frames:
+            if self._lost is not None:  # also by the writer, while these were on their way
+                return
             if number:
                 self._take_for(number, frame)
             else:
                 self._take_own(frame)
-            if self._lost is not None:
-                return
 
     def _take_for(self, number: int, frame: AnyFrame | Whole) -> None:
         channel = self._channels.get(number)

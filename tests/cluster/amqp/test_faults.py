@@ -384,6 +384,18 @@ async def test_who_sends_without_waiting_hears_what_became_of_it():
     assert [each.heard for each in hearers] == [["taken"], [Unroutable], [BrokerLost], [], []]
 
 
+async def test_what_was_read_as_the_connection_was_lost_is_left():
+    """The writer may find out first: what the reader has by then is nobody's any more, and ends no process."""
+    async with connected() as (connection, broker):
+        channel = await open_channel(connection, broker, prefetch=5)
+        consumer = await consume(channel, broker)
+        deliver = BASIC.Deliver(consumer_tag=consumer.tag, delivery_tag=1, exchange="", routing_key="q")
+        connection.lose("connection reset by peer")
+        connection.take([(1, (deliver, BASIC.Properties(), b"x"))])
+        with pytest.raises(BrokerLost, match="reset by peer"):
+            await anext(consumer)
+
+
 async def test_deliveries_are_told_as_they_come():
     """In their order, in as many frames as they take, until the block is left; what comes then goes back."""
     found = []
