@@ -1,6 +1,11 @@
 """Sessions over HTTP."""
 
 import base64
+from functools import partial
+
+import trio
+
+from actgent import LLM, BareAgent
 
 
 async def test_a_session_is_made_once(served):
@@ -130,3 +135,39 @@ async def test_agents_with_a_session_of_one_id_are_told_apart(served):
         unclear = await ada.get("/v1/sessions/s1")
         assert (unclear.status_code, unclear.json()["agents"]) == (409, ["clerk", "helper"])
         assert (await ada.get("/v1/sessions/s1?agent=helper")).json()["agent"] == "helper"
+
+
+async def test_who_closes_a_session_that_is_just_being_closed_comes_again(serving):
+    """It is there until the journal knows that it is not: nobody hears that there is none, or that it is closed by then."""
+    agent, told, may_end = BareAgent("clerk", llm=Held()), trio.Event(), trio.Event()
+
+    @agent.on_session
+    def attach(session):
+        @session.on_exception
+        async def hold(_):
+            told.set()
+            await may_end.wait()
+
+    async with serving(agents=[agent]) as served, served.client() as ada, trio.open_nursery() as nursery:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        close = partial(ada.post, "/v1/sessions/s1/close", json={})
+        nursery.start_soon(close)
+        with trio.fail_after(20):
+            await told.wait()
+            assert (await close()).status_code == 503
+            said = await ada.post("/v1/sessions/s1/messages", json={"content": "more"})
+            assert said.json()["type"] == "/errors/session-closed"
+            may_end.set()
+            while (again := await close()).status_code == 503:
+                await trio.lowlevel.checkpoint()
+    assert again.status_code == 204
+
+
+class Held(LLM):
+    """Never answers."""
+
+    name = "held"
+
+    async def complete(self, chat, on_text=None):
+        await trio.sleep_forever()

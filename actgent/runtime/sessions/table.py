@@ -52,10 +52,13 @@ class SessionTable(Mapping[str, SessionContext]):
 
         Raises:
             SessionNotFound: there is none in memory.
+            SessionClosed, SessionMoved: it is just being closed, or leaves.
         """
         context = self._loaded.get(session_id)
-        if context is None or context.closed:
+        if context is None:
             raise SessionNotFound(self.agent, session_id)
+        if context.closed:
+            raise context.refusal
         return context
 
     def find_unloaded(self, session_id: str) -> object | None:

@@ -198,7 +198,13 @@ async def close(call: HTTPCall) -> Response:
     """Close a session and its children."""
     head = await call.head()
     if not head.closed:
-        await (await call.session()).aclose()
+        try:
+            session = await call.session()
+        except SessionClosed:  # the journal does not know yet
+            raise Problem(
+                "unavailable", "the session is just being closed: ask again, to know that it is"
+            ) from None
+        await session.aclose()
     return Response(status_code=204)
 
 
