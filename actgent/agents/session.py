@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import attrs
@@ -11,7 +12,7 @@ import trio
 
 from actgent.approvals import Approval, Decision
 from actgent.control.arguments import check_id, check_seconds
-from actgent.control.budget import Budget
+from actgent.control.budget import Budget, Funding
 from actgent.control.clock import Clock
 from actgent.control.schedule import Schedule, parse_schedule
 from actgent.database.database import Database
@@ -56,6 +57,7 @@ from actgent.runtime.sessions.closing import close_tree
 from actgent.runtime.sessions.elsewhere import Elsewhere
 from actgent.runtime.sessions.leaving import check_sendable
 from actgent.runtime.sessions.lifecycle import write_end
+from actgent.runtime.slots import running_session
 from actgent.runtime.starting import wait_started
 from actgent.sessions.context import SessionContext, Status, host_of
 from actgent.sessions.conversation import MessagePage
@@ -69,7 +71,7 @@ from actgent.sessions.following import (
 )
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
-from actgent.sessions.waiting.schedules import schedules, set_schedule, unset_schedule
+from actgent.sessions.waiting.schedules import SOON, schedules, set_schedule, unset_schedule
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
@@ -483,6 +485,7 @@ class Session(Generic[DataT_co]):
             ConfigurationError: the time is wrong, in the past by more than a minute, or not exactly one is given; or there is
                 no such priority.
             TooManySchedules: the session has 100.
+            LimitReached: a turn schedules another one that begins within a minute, and what that one draws on, too, is used up.
             SessionClosed, NotRunning: nothing can be said to it any more.
         """
         self._agent.check_loop("session.schedule()")
@@ -945,4 +948,18 @@ async def schedule_in(session: Session, description: str, *, key: str | None, **
     with running.lifecycle.kept(context):
         now, steady = running.clock.now(), running.clock.steady()
         schedule = parse_schedule(description, now=now, steady=steady, key=key, **times)
-        return await set_schedule(context, schedule, running.propagation.take)
+        is_soon = schedule.at - (steady if schedule.is_delay else now) < SOON
+        fund = partial(_fund_later, running) if is_soon else lambda: None
+        return await set_schedule(context, schedule, running.propagation.take, fund)
+
+
+def _fund_later(running: AgentActor) -> Funding | None:
+    """What a turn draws on that the one brings about in which this is called; None where none calls it.
+
+    Raises:
+        LimitReached: see `Accounts.lead_later`.
+    """
+    asker = running_session()
+    if asker is None or asker.turn is None:
+        return None
+    return running.runner.turn_lifecycle.accounts.lead_later(asker, asker.turn, asker.agent)

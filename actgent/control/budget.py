@@ -435,10 +435,10 @@ class Budget:
             self._note(account, part if written is NOTHING else part - written, of)
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
-        """Write something down: with other sessions first, so that no session knows of an answer that another has not paid."""
+        """Write something down: in other logs first, so that no session knows of an answer that another has not paid."""
         if amounts == NOTHING or not account.record(amounts, of) or account.log is None:
             return
-        if account.key.session_id != self.own.key.session_id:
+        if account.log is not self.own.log:
             account.log.flush_soon()
 
 

@@ -92,7 +92,8 @@ class Limits:
     )
     """Seconds of work, waits for models, tools and other agents included; not time in which it is suspended."""
     tree_model_calls: int = _bound(250, _Count(1))
-    """Model calls of the turn and of all that it leads to: asks, agents as tools, delegated tasks and what their results lead to."""
+    """Model calls of the turn and of all that it leads to: asks, agents as tools, delegated tasks, what their
+    results lead to, and turns that it schedules within a minute."""
     tree_tool_calls: int = _bound(1000, _Count(1))
     """Tool calls of the same."""
     depth: int = _bound(8, _Count(1))

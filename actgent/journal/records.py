@@ -455,6 +455,11 @@ class Scheduled:
     priority: Priority = Priority.NORMAL
     delay: bool = False
     """True: it was set with seconds, and not with a date."""
+    within: tuple[AccountKey, ...] = ()
+    """The budgets of the turn that set it, which its first turn draws on, too."""
+    depth: int = 0
+    """As in `Accepted`."""
+    deepest: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -101,25 +101,30 @@ class Intake:
             self._start_at_once(context, acceptance)
 
     async def accept_due(
-        self, context: SessionContext, message: Message, *others: Record, variables: Context | None = None
+        self,
+        context: SessionContext,
+        message: Message,
+        *others: Record,
+        variables: Context | None = None,
+        funding: Funding | None = None,
     ) -> None:
         """Take in a message that a date brought, which waits for room by coming again; `others` go in the same step.
 
-        Its turn runs with these context variables; None is those of the caller.
+        Its turn runs with these context variables; None is those of the caller. `funding` is what it draws on.
 
         Raises:
             InboxFull: there is no room. Nothing was written.
             JournalError: it is not taken in, and may be written or not: it has to come again, with the same id.
         """
         message = self._admitted(context, message, is_guarded=False)
-        acceptance = Acceptance(message, copy_context() if variables is None else variables)
+        acceptance = Acceptance(message, copy_context() if variables is None else variables, funding=funding)
         self._inbox.check_room(message)
         place = acceptance.place = self._inbox.reserve_beyond(message)
         self._expect(context, acceptance)
         try:
             if context.log is not None:
                 baggage = self._propagation.take(acceptance.variables)
-                await context.log.accept(message, *others, baggage=baggage)
+                await context.log.accept(message, *others, funding=funding, baggage=baggage)
             _check_not_closed(context, acceptance)
         except BaseException as error:
             self._runner.turn_lifecycle.observer.refuse(context, message, error)

@@ -12,6 +12,7 @@ from functools import partial
 import attrs
 import trio
 
+from actgent.control.budget import Funding
 from actgent.control.cron import next_time
 from actgent.errors import DeadlineExceeded
 from actgent.journal.records import Fired
@@ -60,6 +61,7 @@ async def fire_schedule(
 
     If the message that it sent last has not been dealt with, this time is passed over.
     """
+    funding = await _funding(running, timer)
     if not await is_set(context, timer):
         return
     fired = _fired(running, timer)
@@ -72,7 +74,9 @@ async def fire_schedule(
     fired = attrs.evolve(fired, message_id=message.id)
     apply_fired(context, fired)
     try:
-        await intake.accept_due(context, message, fired, variables=_variables(running, timer))
+        await intake.accept_due(
+            context, message, fired, variables=_variables(running, timer), funding=funding
+        )
     except BaseException:
         _set_again(context, timer)
         raise
@@ -105,6 +109,14 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
         priority=schedule.priority,
         traceparent=timer.traceparent,
     )
+
+
+async def _funding(running: AgentActor, timer: ScheduleTimer) -> Funding | None:
+    """Find what the turn that the schedule begins draws on; None where that is nothing of others."""
+    if not timer.within:
+        return None
+    accounts = timer.accounts or await running.runner.turn_lifecycle.accounts.find_all(timer.within)
+    return Funding(accounts=accounts, depth=timer.depth, deepest=timer.deepest)
 
 
 def _variables(running: AgentActor, timer: ScheduleTimer) -> Context:

@@ -37,12 +37,17 @@ class Accounts:
         log: SessionLog | None,
         spent: Amounts = NOTHING,
     ) -> Account:
-        """The account of this key as it is used, or else a new one, of which so much is spent."""
+        """The account of this key as it is used, or else a new one, of which so much is spent.
+
+        One that was found before its session was loaded is written by the session's own log from now on.
+        """
         if self.journal is None:  # nobody comes to look for it
             return Account(key, limits, spent)
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(key, limits, spent, log=log)
+        elif account.log is not None and log is not None:
+            account.log = log
         return account
 
     def forget(self, session: SessionKey) -> None:
@@ -73,17 +78,18 @@ class Accounts:
 
     async def restore(self, context: SessionContext, agent: str, restored: Restored) -> None:
         """Give a session from the journal the accounts that it had, and its waiting messages the funding that they had."""
-        context.tree.accounts = await self._find_all(restored.opened.within)
+        context.tree.accounts = await self.find_all(restored.opened.within)
         self.open_session(context, agent, restored.opened.limits, spent=restored.spent)
         for accepted in restored.bounded:
             acceptance = context.mail.find(accepted.message.id)
             assert acceptance is not None  # noqa: S101 - it was restored with its message
-            within = await self._find_all(accepted.within)
+            within = await self.find_all(accepted.within)
             acceptance.funding = Funding(
                 accepted.limits or None, within, depth=accepted.depth, deepest=accepted.deepest
             )
 
-    async def _find_all(self, keys: Iterable[AccountKey]) -> tuple[Account, ...]:
+    async def find_all(self, keys: Iterable[AccountKey]) -> tuple[Account, ...]:
+        """Those of these keys that are there; see `find`."""
         return tuple([account for key in keys if (account := await self.find(key)) is not None])
 
     async def find(self, key: AccountKey) -> Account | None:
@@ -96,8 +102,8 @@ class Accounts:
             return None  # of another tree, which is another process's by now
         epoch = self.journal.epoch_of(key.session_id)
         records = await self.journal.load(key.session_id, agent=key.agent or None)
-        if not records:
-            return None
+        if not records or key in self._accounts:
+            return self._accounts.get(key)
         spent = spent_in([each for each in records if isinstance(each, Spent | Led) and _is_of(each, key)])
         log = SessionLog(key.session_id, key.agent, self.journal, epoch)
         return self.open(key, _limits_in(records, key), log=log, spent=spent)
@@ -149,22 +155,38 @@ class Accounts:
     def lead(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
         """Return the funding of a turn that this one leads to: it draws on all that this one draws on.
 
-        A turn that leads to nothing needs no account for its tree, since its own limits are tighter. It gets one here, where
-        none that it draws on bounds as much.
-
         Raises:
             LimitReached: it is too deep.
         """
-        depth = turn.depth + 1
-        deepest = min(turn.depth + turn.limits.depth, turn.deepest or math.inf)
+        depth, deepest = turn.depth + 1, _deepest(turn)
         if depth > deepest:
-            raise too_deep(int(deepest), agent, context.id)
+            raise too_deep(deepest, agent, context.id)
+        budget = self._rooted(context, turn, agent)
+        return Funding(accounts=budget.accounts, depth=depth, deepest=deepest)
+
+    def lead_later(self, context: SessionContext, turn: Turn, agent: str) -> Funding:
+        """Return the funding of a turn that this one brings about and does not wait for: it is of the same tree, and as deep.
+
+        Raises:
+            LimitReached: the tree has no model call left for it.
+        """
+        trees = self._rooted(context, turn, agent).trees
+        for tree in trees:
+            tree.check("model_calls", 1)
+        return Funding(accounts=trees, depth=turn.depth, deepest=_deepest(turn))
+
+    def _rooted(self, context: SessionContext, turn: Turn, agent: str) -> Budget:
+        """The budget of a turn that leads to others, with the account of its tree.
+
+        A turn that leads to nothing needs no account for its tree, since its own limits are tighter. It gets one here, where
+        none that it draws on bounds as much.
+        """
         limits = {"model_calls": turn.limits.tree_model_calls, "tool_calls": turn.limits.tree_tool_calls}
         budget = turn.budget or Budget(())
         if any(_is_looser(budget.trees, name, bound) for name, bound in limits.items()):
             budget.accounts = (*budget.accounts, self._plant(context, turn, agent, limits))
             turn.budget = budget
-        return Funding(accounts=budget.accounts, depth=depth, deepest=int(deepest))
+        return budget
 
     def _plant(self, context: SessionContext, turn: Turn, agent: str, limits: Mapping[str, float]) -> Account:
         """The account of a turn's tree, with what the turn has taken up to now."""
@@ -186,6 +208,11 @@ def funding_of_result(child: SessionContext) -> Funding | None:
     own = (child.agent, child.id)
     accounts = tuple(tree for tree in turn.budget.trees if (tree.key.agent, tree.key.session_id) != own)
     return Funding(accounts=accounts, depth=turn.depth - 1, deepest=turn.deepest) if accounts else None
+
+
+def _deepest(turn: Turn) -> int:
+    """How deep may be what a turn leads to."""
+    return int(min(turn.depth + turn.limits.depth, turn.deepest or math.inf))
 
 
 def too_deep(deepest: int, agent: str, session_id: str) -> LimitReached:

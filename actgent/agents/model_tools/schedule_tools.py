@@ -7,11 +7,16 @@ from typing import Any
 
 from actgent.agents.session import Session, schedule_in
 from actgent.control.schedule import Schedule
-from actgent.errors import ConfigurationError, ToolError, TooManySchedules, UsageError
+from actgent.errors import ConfigurationError, LimitReached, ToolError, TooManySchedules, UsageError
+from actgent.sessions.waiting.schedules import SOON
 from actgent.tools.base import Effect, Tool, ToolContext
 
 NO_SCHEDULE = (
     "nothing was scheduled: 'no-schedule' says no time. Do it now, or say when: delayed, scheduled or cron"
+)
+SOONER_COUNTS = (
+    f"What you schedule less than {SOON:.0f} seconds from now on belongs to what you are doing, and its calls count with it; "
+    "schedule it later than that, or ask the user to go on"
 )
 
 
@@ -77,6 +82,8 @@ class ScheduleTask(SchedulingTool):
             set_now = await schedule_in(session, arguments["description"], key=context.effect_key, **times)
         except (ConfigurationError, UsageError, TooManySchedules) as error:
             raise ToolError(str(error)) from error
+        except LimitReached as error:
+            raise ToolError(f"{error}. {SOONER_COUNTS}") from error
         return _shown(set_now)
 
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 import attrs
 import trio
 
+from actgent.control.budget import Account, Funding
 from actgent.control.durable_timer import DurableTimer
 from actgent.control.schedule import Schedule
 from actgent.errors import TooManySchedules, UsageError
-from actgent.journal.records import NOTHING, Fired, Record, Scheduled, Unscheduled
+from actgent.journal.records import NOTHING, AccountKey, Fired, Record, Scheduled, Unscheduled
 from actgent.messages import traceparent, valid_traceparent
 from actgent.sessions.context import SessionContext
 from actgent.sessions.session_log import unless_written
@@ -22,6 +23,10 @@ MAX_SCHEDULES = 100
 """Schedules of one session that may be set at a time."""
 MAX_REMEMBERED_IDS = 1000
 """The number of ids of schedules a session remembers, the newest: setting one again does nothing."""
+SOON = 60.0
+"""Seconds, as many as lie between two times of a cron line. A turn that is scheduled by another one sooner than that is of its
+tree (`Limits.tree_model_calls`): without a bound, an agent could begin turn after turn. Of later ones time bounds how many
+there are, so that an agent may schedule itself each hour for a year."""
 
 
 def _of_schedule(value: Callable[[Schedule], T]) -> T:
@@ -41,6 +46,12 @@ class ScheduleTimer(DurableTimer):
     baggage: Mapping[str, Any] = NOTHING
     """Variables that the journal has of it."""
     traceparent: str | None = None
+    within: tuple[AccountKey, ...] = ()
+    """The budgets of the turn that set it, which its first turn draws on, too."""
+    depth: int = 0
+    deepest: int = 0
+    accounts: tuple[Account, ...] = ()
+    """Those of `within`; empty if it comes from the journal."""
     id: str = attrs.field(init=False, default=_of_schedule(lambda schedule: _timer_id(schedule.id)))
     at: float = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.at))
     is_delay: bool = attrs.field(init=False, default=_of_schedule(lambda schedule: schedule.is_delay))
@@ -67,14 +78,18 @@ def schedules(context: SessionContext) -> tuple[Schedule, ...]:
 
 
 async def set_schedule(
-    context: SessionContext, schedule: Schedule, take: Callable[[Context], Mapping[str, Any]]
+    context: SessionContext,
+    schedule: Schedule,
+    take: Callable[[Context], Mapping[str, Any]],
+    fund: Callable[[], Funding | None],
 ) -> Schedule:
     """Set a schedule; durable on return. An id that the session knows already is not set again.
 
-    The session is told with the caller's context variables; `take` says what a journal keeps of them. Who sets what is
-    just being set waits for that, and sets it if the first one does not.
+    The session is told with the caller's context variables; `take` says what a journal keeps of them, and `fund` what the first
+    turn draws on. Who sets what is just being set waits for that, and sets it if the first one does not.
 
     Raises:
+        LimitReached: `fund` raised it.
         TooManySchedules: the session has as many as it may.
         UsageError: the session ends with the turn that runs.
         JournalError: it could not be written, and is not set.
@@ -87,11 +102,22 @@ async def set_schedule(
         await trio.lowlevel.checkpoint()
         return known
     _check_may(context)
+    funding = fund() or Funding()
     variables = copy_context()
     baggage = NOTHING if context.log is None else take(variables)
     trace = valid_traceparent(traceparent.get())
+    timer = ScheduleTimer(
+        schedule,
+        variables=variables,
+        baggage=baggage,
+        traceparent=trace,
+        within=tuple(account.key for account in funding.accounts),
+        depth=funding.depth,
+        deepest=funding.deepest,
+        accounts=funding.accounts,
+    )
     with _being_set(context, schedule.id):
-        await _set(context, ScheduleTimer(schedule, variables=variables, baggage=baggage, traceparent=trace))
+        await _set(context, timer)
     return schedule
 
 
@@ -186,6 +212,9 @@ def _record(timer: ScheduleTimer) -> Scheduled:
         baggage=timer.baggage,
         traceparent=timer.traceparent,
         delay=schedule.is_delay,
+        within=timer.within,
+        depth=timer.depth,
+        deepest=timer.deepest,
     )
 
 
@@ -265,7 +294,14 @@ def _schedule(record: Scheduled) -> Schedule:
 
 
 def _timer(record: Scheduled) -> ScheduleTimer:
-    return ScheduleTimer(_schedule(record), baggage=record.baggage, traceparent=record.traceparent)
+    return ScheduleTimer(
+        _schedule(record),
+        baggage=record.baggage,
+        traceparent=record.traceparent,
+        within=record.within,
+        depth=record.depth,
+        deepest=record.deepest,
+    )
 
 
 def enter(context: SessionContext, timer: ScheduleTimer) -> None:
@@ -278,7 +314,7 @@ def enter(context: SessionContext, timer: ScheduleTimer) -> None:
 
 
 def apply_fired(context: SessionContext, fired: Fired) -> None:
-    """Set the next time of a schedule that fired, or remove it if it has none."""
+    """Set the next time of a schedule that fired, which begins a tree of its own, or remove it if it has none."""
     found = schedule_timers(context).get(fired.schedule_id)
     if found is None:
         return
@@ -286,4 +322,7 @@ def apply_fired(context: SessionContext, fired: Fired) -> None:
         context.drop_timer(found.id)
         return
     following = attrs.evolve(found.schedule, at=fired.following)
-    context.set_timer(attrs.evolve(found, schedule=following, last_id=fired.message_id or found.last_id))
+    last_id = fired.message_id or found.last_id
+    context.set_timer(
+        attrs.evolve(found, schedule=following, last_id=last_id, within=(), accounts=(), depth=0, deepest=0)
+    )
