@@ -692,13 +692,19 @@ class ServerUnreachable(RemoteError):
 class ForeignExit(ActgentError):
     """A tool, model, handler or rule raised something that is no `Exception`, e.g. `SystemExit`; the cause is chained.
 
-    Where it was called it counts as any other failure: what ends a program is for the program to raise.
+    Where it was called it counts as any other failure: what ends a program is for the program to raise. So does what cannot be
+    handled, because its class redefines what Python and trio do with exceptions, such as `with_traceback`; of that only the
+    words are kept.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, redefined: str = "", words: str = "") -> None:
         self.kind = kind
         """The name of its class."""
-        super().__init__(f"{kind} was raised, which is not an Exception: here it counts as any other failure")
+        self.redefined = redefined
+        """What the class redefines; empty where it is no `Exception`."""
+        why = f"whose class redefines {redefined}" if redefined else "which is not an Exception"
+        said = f" ({words})" if words else ""
+        super().__init__(f"{kind} was raised{said}, {why}: here it counts as any other failure")
 
 
 class Interrupted(ActgentError):

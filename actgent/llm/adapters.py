@@ -13,6 +13,7 @@ they are told of tools in words, and call them by the protocol's own form.
 
 import inspect
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -21,6 +22,7 @@ import trio
 from actgent.errors import BrokenAnswer, ConfigurationError
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
+from actgent.support.foreign import call_foreign, result_of
 
 _FORWARDED = ("max_tokens", "context_window", "refuses_length", "price_of")
 """What an object may say of itself besides, in the words of `LLM`."""
@@ -241,8 +243,8 @@ async def _in_thread(
     call: Callable[..., Any], messages: list[SimpleMessage], given: Mapping[str, Any]
 ) -> Any:
     """What a sync function returns, which may be something to wait for; one that is cancelled is not waited for."""
-    returned = await trio.to_thread.run_sync(lambda: (call(messages, **given),), abandon_on_cancel=True)
-    said = returned[0]
+    work = partial(call_foreign, partial(call, messages, **given))
+    said = result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True))
     return await said if inspect.isawaitable(said) else said
 
 
@@ -261,5 +263,6 @@ async def _streamed(
 async def _in_threads(source: Iterable[str]) -> AsyncIterator[str]:
     """What a sync iterator yields, each piece waited for in a thread."""
     iterator = iter(source)
-    while (piece := await trio.to_thread.run_sync(next, iterator, None, abandon_on_cancel=True)) is not None:
+    work = partial(call_foreign, next, iterator, None)
+    while (piece := result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True))) is not None:
         yield piece

@@ -6,14 +6,20 @@ Such code may raise anything, in groups too. At this edge it comes to one of thr
     `KeyboardInterrupt`  itself, alone
     all else             an `Exception`; what is none (SystemExit, asyncio's CancelledError) in a `ForeignExit`
 
+An exception whose class redefines what Python and trio do with exceptions may raise wherever it is only looked at, in trio's
+own tasks, too. A `ForeignExit` with its words stands for it; `call_foreign` and `result_of` bring it so out of a thread.
+
 So what a stranger raises is the outcome of the call that he was asked in, and of nothing else.
 """
 
 import math
 import pathlib
 import traceback
+import typing
 from collections.abc import Callable, Iterator
+from typing import TypeVar
 
+import attrs
 import trio
 
 from actgent.errors import ForeignExit
@@ -23,23 +29,95 @@ from .logs import logger_of
 _log = logger_of(__name__)
 
 
+T = TypeVar("T")
 _cause_of: Callable[[BaseException], BaseException | None]
 _context_of: Callable[[BaseException], BaseException | None]
 _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("__cause__", "__context__"))
 """What an exception comes from, past what a foreign class makes of the attributes."""
+_members_of: Callable[[BaseException], tuple[BaseException, ...]] = vars(BaseExceptionGroup)[
+    "exceptions"
+].__get__
+_mro_of, _flags_of, _names_of, _name_of = (
+    vars(type)[name].__get__ for name in ("__mro__", "__flags__", "__dict__", "__name__")
+)
+"""The same of classes, past what a foreign metaclass makes of them."""
+_HANDLED_BY = (
+    "__class__",
+    "__getattribute__",
+    "__traceback__",
+    "with_traceback",
+    "exceptions",
+    "split",
+    "subgroup",
+)
+"""What is asked of an exception wherever it is handled."""
+_MOST_WORDS = 1000
+_WRITTEN_IN_PYTHON = 1 << 9
+"""The flag of classes that are made while a program runs (`Py_TPFLAGS_HEAPTYPE`)."""
+
+
+def _is(error: BaseException, kind: type) -> bool:
+    """`isinstance` that does not ask the exception."""
+    return issubclass(type(error), kind)
+
+
+def _redefined_by(error: BaseException) -> str:
+    """What the class of an exception redefines of how it is handled; empty where that is nothing."""
+    kind = type(error)
+    if _redefines(type(kind), "__getattribute__"):
+        return "its metaclass"
+    return next((name for name in _HANDLED_BY if _redefines(kind, name)), "")
+
+
+def _redefines(kind: type, name: str) -> bool:
+    definer = next((each for each in _mro_of(kind) if name in _names_of(each)), None)
+    return definer is not None and bool(_flags_of(definer) & _WRITTEN_IN_PYTHON)
+
+
+def tamed(error: BaseException) -> BaseException:
+    """An exception that can be handled: itself, or what stands for it."""
+    if not (redefined := _redefined_by(error)):
+        return error
+    words = (readable_text(error) or "")[:_MOST_WORDS]
+    return ForeignExit(_name_of(type(error)), redefined=redefined, words=words)
+
+
+@attrs.frozen(eq=False)
+class Raised:
+    """What a foreign function raised, on its way out of a thread."""
+
+    error: BaseException
+
+
+def call_foreign(fn: Callable[..., T], *args: object) -> tuple[T] | Raised:
+    """Call a foreign function in a thread of trio's, which is to see nothing of what it raises; for `result_of`."""
+    try:
+        return (fn(*args),)
+    except BaseException as error:  # noqa: BLE001 - it is raised where the thread is waited for
+        return Raised(error)
+
+
+def result_of(ended: tuple[T] | Raised) -> T:
+    """Return what a foreign function in a thread returned, or raise what it raised."""
+    if not isinstance(ended, Raised):
+        return ended[0]
+    try:
+        raise tamed(ended.error)
+    finally:
+        del ended  # the error leads to this frame
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions in a group, however deep; one that is no group is its only leaf, and a `ForeignExit` its cause."""
+    """The exceptions in a group, however deep, tamed; one that is no group is its only leaf, and a `ForeignExit` its cause."""
     waiting = [error]
     while waiting:
         each = waiting.pop()
-        if isinstance(each, ForeignExit) and each.__cause__ is not None:
-            waiting.append(each.__cause__)
-        elif isinstance(each, BaseExceptionGroup):
-            waiting += reversed(each.exceptions)
+        if _is(each, ForeignExit) and (cause := _cause_of(each)) is not None:
+            waiting.append(cause)
+        elif _is(each, BaseExceptionGroup):
+            waiting += reversed(_members_of(each))
         else:
-            yield each
+            yield tamed(each)
 
 
 def failure_of(error: BaseException, kind: str, name: str) -> Exception:
@@ -51,6 +129,7 @@ def failure_of(error: BaseException, kind: str, name: str) -> Exception:
         Cancelled: we are cancelled, and the error comes from that.
         KeyboardInterrupt: it is among what was raised.
     """
+    error = tamed(error)
     if not isinstance(error, Exception):
         _let_through(error)
     cancelled = _cancellation_in(error)
@@ -71,7 +150,7 @@ def failure_of(error: BaseException, kind: str, name: str) -> Exception:
 def _let_through(error: BaseException) -> None:
     """Raise what is for the program as a whole."""
     for leaf in leaves(error):
-        if isinstance(leaf, KeyboardInterrupt):
+        if _is(leaf, KeyboardInterrupt):
             raise leaf
     if isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task():
         raise error  # our own coroutine is being closed
@@ -85,19 +164,19 @@ def _cancellation_in(error: BaseException) -> trio.Cancelled | None:
     """The `Cancelled` that is in an error, or was being dealt with when it was raised."""
     waiting, seen = [error], set[int]()
     for each in waiting:
-        if isinstance(each, trio.Cancelled):
-            return each
+        if _is(each, trio.Cancelled):
+            return typing.cast("trio.Cancelled", each)
         if id(each) in seen:
             continue
         seen.add(id(each))
-        waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+        waiting += _members_of(each) if _is(each, BaseExceptionGroup) else ()
         waiting += [one for one in (_cause_of(each), _context_of(each)) if one is not None]
     return None
 
 
 def _log_rest(error: BaseException, kind: str, name: str) -> None:
     """Without the errors' words, which may tell contents: their classes and places are enough to look further."""
-    failed = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    failed = [leaf for leaf in leaves(error) if not _is(leaf, trio.Cancelled)]
     if failed:
         words = "; ".join(dict.fromkeys(f"{type(leaf).__name__} at {place_of(leaf)}" for leaf in failed))
         _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from actgent.errors import NoThread, ThreadsLeft
+from actgent.support.foreign import Raised, call_foreign, result_of
 
 from .time_limits import time_limits
 
@@ -225,7 +226,7 @@ class ThreadShare:
             await self._wait_place(never_began)
         work = functools.partial(self._work, job, trio.lowlevel.current_trio_token(), fn, args)
         try:
-            (value,) = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+            ended = await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             self._leave(job)
             if never_began is not None and not job.begun:
@@ -233,7 +234,7 @@ class ThreadShare:
             raise
         finally:
             self._whole.give_back(self)
-        return value
+        return result_of(ended)
 
     def _leave(self, job: _Job) -> None:
         """Nobody waits for a function any more; where too many are left, nobody waits for a place either."""
@@ -278,14 +279,14 @@ class ThreadShare:
 
     def _work(
         self, job: _Job, token: trio.lowlevel.TrioToken, fn: Callable[..., T], args: tuple[object, ...]
-    ) -> tuple[T]:
+    ) -> tuple[T] | Raised:
         with self._whole.lock:
             if job.abandoned:
                 raise RuntimeError(f"{job.name} was cancelled before it began")
             job.begun = True
             self._whole.running[job] = None
         try:
-            return (fn(*args),)  # in a tuple, for trio takes a coroutine as a mistake
+            return call_foreign(fn, *args)
         finally:
             self._end(job, token)
 
