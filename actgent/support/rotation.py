@@ -9,6 +9,8 @@ so that who says one thing after the other gets as much as who says all at once.
 Of the levels, the one goes first whose next has the smallest key. So levels are as strict as for one owner among those
 whose turn it is, and nothing starves: neither a place in the round nor a key ever moves.
 
+An owner that is alone takes turns with nobody, so it stands in no round until a second one comes.
+
 All of it takes O(log n); what is not true any more is skipped when it surfaces, and thrown away when it is more than the rest.
 """
 
@@ -89,6 +91,8 @@ class Rotation(Generic[T]):
         """How many owners stand in each."""
         self._serial = itertools.count()
         self._count = 0
+        self._lone: _Owner[T] | None = None
+        """The only owner, if it stands in no level."""
 
     def __len__(self) -> int:
         return self._count
@@ -107,16 +111,30 @@ class Rotation(Generic[T]):
         """Have something wait for an owner, who stands at `turn` if it is new."""
         found = self.owners.get(owner)
         if found is None:
-            found = self.owners[owner] = _make_owner(owner, turn)
+            found = self._enter(owner, turn)
         ticket = _make_ticket(item, level, key, serial, found)
         heapq.heappush(found.waiting, (key, serial, next(self._serial), ticket))
         self._count += 1
-        if found.waiting[0][3] is ticket:
+        if found is not self._lone and found.waiting[0][3] is ticket:
             self._place(found)
         return ticket
 
+    def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
+        """Add an owner; one that was alone takes turns with it from now on."""
+        owner = _make_owner(name, turn)
+        if not self.owners:
+            self._lone = owner
+        elif self._lone is not None:
+            lone, self._lone = self._lone, None
+            self._place(lone)
+        self.owners[name] = owner
+        return owner
+
     def first(self, start: int = 0) -> Ticket[T] | None:
         """Return the next one in the levels from `start` on."""
+        if self._lone is not None:
+            ticket = self._lone.waiting[0][3]
+            return ticket if ticket.level >= start else None
         best = None
         for level in range(start, len(self._levels)):
             if self._placed[level] and (owner := self._next_owner(level)) is not None:
@@ -140,6 +158,8 @@ class Rotation(Generic[T]):
 
     def waits_other(self, owner: Hashable, start: int = 0) -> bool:
         """Return True if anything of another owner is in the levels from `start` on."""
+        if (lone := self._lone) is not None:
+            return lone.name != owner and lone.waiting[0][3].level >= start
         own = self.owners.get(owner)
         is_there = own is not None and own.place is not None and own.place[2] >= start
         return sum(self._placed[start:]) > is_there
@@ -159,15 +179,22 @@ class Rotation(Generic[T]):
             return
         owner, ticket.waits = ticket.owner, False
         self._count -= 1
-        owner.gone += 1
-        if owner.gone * 2 > len(owner.waiting):
-            owner.waiting = [entry for entry in owner.waiting if entry[3].waits]
-            heapq.heapify(owner.waiting)
-            owner.gone = 0
-        while owner.waiting and not owner.waiting[0][3].waits:
+        if owner.waiting[0][3] is ticket:
             heapq.heappop(owner.waiting)
-            owner.gone -= 1
-        self._place(owner)
+            while owner.gone and not owner.waiting[0][3].waits:
+                heapq.heappop(owner.waiting)
+                owner.gone -= 1
+        else:
+            owner.gone += 1
+            if owner.gone * 2 > len(owner.waiting):
+                owner.waiting = [entry for entry in owner.waiting if entry[3].waits]
+                heapq.heapify(owner.waiting)
+                owner.gone = 0
+        if owner is not self._lone:
+            self._place(owner)
+        elif not owner.waiting:
+            del self.owners[owner.name]
+            self._lone = None
 
     def _place(self, owner: _Owner[T]) -> None:
         """List an owner in the level of its first, where there is one."""
