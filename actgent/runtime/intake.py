@@ -123,7 +123,7 @@ class Intake:
         self._expect(context, acceptance)
         try:
             if context.log is not None:
-                baggage = self._propagation.take(acceptance.variables)
+                baggage = self._propagation.take_what_fits(acceptance.variables)
                 await context.log.accept(message, *others, funding=funding, baggage=baggage)
             _check_not_closed(context, acceptance)
         except BaseException as error:
@@ -169,7 +169,7 @@ class Intake:
         try:
             place = await self._reserve(context, acceptance, is_granted=is_granted)
             if context.log is not None:
-                await self._write(context, acceptance, context.log)
+                await self._write(context, acceptance, context.log, is_granted=is_granted)
         except BaseException as error:
             self._runner.turn_lifecycle.observer.refuse(context, acceptance.message, error)
             self._refuse(context, acceptance)
@@ -212,10 +212,13 @@ class Intake:
             self._lifecycle.check_reachable(context)
         return place
 
-    async def _write(self, context: SessionContext, acceptance: Acceptance, log: SessionLog) -> None:
+    async def _write(
+        self, context: SessionContext, acceptance: Acceptance, log: SessionLog, *, is_granted: bool
+    ) -> None:
         """Make a message durable; if nothing can take it any more, that is durable, too, before the sender hears of it."""
         future, propagation = acceptance.future, self._propagation
-        baggage = propagation.take(acceptance.variables) if propagation.variables else NOTHING
+        take = propagation.take_what_fits if is_granted else propagation.take
+        baggage = take(acceptance.variables) if propagation.variables else NOTHING
         options = None if future is None else future.options.journal_form
         acceptance.log = log
         await log.accept(acceptance.message, funding=acceptance.funding, options=options, baggage=baggage)

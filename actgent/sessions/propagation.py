@@ -55,6 +55,18 @@ class Propagation:
             _check_size(taken)
         return taken
 
+    def take_what_fits(self, sender: Context) -> Mapping[str, Any]:
+        """The same for what nobody can be refused, such as a task's result: values that no journal keeps are left out, and logged."""
+        taken: dict[str, Any] = {}
+        for name, variable in self.variables.items():
+            if variable in sender:
+                try:
+                    _check_size({**taken, name: sender[variable]})
+                    taken[name] = sender[variable]
+                except NotSerializable as error:
+                    _log.warning("a message goes on without the context variable %r: %s", name, error)
+        return taken
+
     def restore(self, baggage: Mapping[str, Any], trace: str | None) -> Context:
         """The variables with which something goes on that comes from a journal."""
         variables = self.base.copy()

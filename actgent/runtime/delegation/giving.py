@@ -264,7 +264,7 @@ class Delegation:
             on_busy="collect",
             traceparent=valid_traceparent(traceparent.get()),
         )
-        baggage = self.propagation.take(copy_context())
+        baggage = self.propagation.take_what_fits(copy_context())
         try:
             await self._post_at_last(child, task, message, baggage)
         except SessionMoved:

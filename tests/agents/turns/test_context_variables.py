@@ -397,6 +397,46 @@ async def test_values_that_a_journal_cannot_keep_are_refused(value):
         assert (await agent.run("hi", session=session)).text == "ok"
 
 
+@pytest.mark.parametrize("journal", [None, "memory:"])
+@pytest.mark.parametrize("value", [object(), "x" * 5000])
+async def test_a_task_that_sets_what_no_journal_keeps_is_reported(value, journal, caplog, autojump_clock):
+    """Its agent goes on, and the parent has the result; the log names the variable."""
+
+    async def work(chat):
+        TENANT.set(value)
+        return "42"
+
+    async with open_runtime(journal=journal, context=[TENANT]) as runtime:
+        await runtime.start(BareAgent("worker", llm=ScriptedLLM(work)))
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["thanks"])))
+        session = await agent.create_session("ada")
+        await session.delegate("worker", "work", task_id="t")
+        await session.wait_idle()
+    assert [message.text for message in session.history] == [
+        "Task t was done by agent 'worker':\n42",
+        "thanks",
+    ]
+    told = {record.getMessage() for record in caplog.records}
+    assert any("without the context variable 'TENANT'" in each for each in told)
+    assert not any("failed and restarts" in each for each in told)
+
+
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_a_schedule_comes_though_its_sender_changed_a_value(journal, autojump_clock):
+    """A list that was short enough when the schedule was set is too long when it fires: the message comes without it."""
+    value = ["ada"]
+    async with open_runtime(journal=journal, context=[TENANT]) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"])))
+        session = await agent.create_session("ada")
+        token = TENANT.set(value)
+        await session.schedule("hello", after=5)
+        TENANT.reset(token)
+        value.append(object())
+        await trio.sleep(10)
+        await session.wait_idle()
+        assert [message.text for message in session.history] == ["Running scheduled task: hello", "ok"]
+
+
 @pytest.mark.parametrize("wrong", [["TENANT"], [TENANT, contextvars.ContextVar("TENANT")]])
 async def test_only_context_variables_of_different_names_are_registered(wrong):
     """Said when the runtime is opened."""
