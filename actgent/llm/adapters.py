@@ -17,12 +17,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import orjson
-import trio
 
 from actgent.errors import BrokenAnswer, ConfigurationError
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import ChatMessage, File, Image, Part, Text, ToolCall, ToolResult, ToolSpec
-from actgent.support.foreign import call_foreign, result_of
+from actgent.support.foreign import OwnThreads
 
 _FORWARDED = ("max_tokens", "context_window", "refuses_length", "price_of")
 """What an object may say of itself besides, in the words of `LLM`."""
@@ -122,21 +121,48 @@ class CallingModel(LLM):
         self._stream = stream if callable(stream) else None
         self._stream_options = () if self._stream is None else _options_of(self._stream, self.name)
         self._told: tuple[Sequence[ToolSpec], str] = ((), "")
+        self._threads = OwnThreads()
 
     async def complete(self, chat: Chat, *, on_text: OnText | None = None) -> Answer:
         messages = self._messages_of(chat)
         if on_text is not None and self._stream is not None:
             given = _given(chat, self._stream_options) if self._stream_options else {}
-            return _answer_of(await _streamed(self._stream, messages, given, on_text), self.name)
+            return _answer_of(await self._streamed(self._stream, messages, given, on_text), self.name)
         given = _given(chat, self._options) if self._options else {}
         if self._is_sync:
-            said = await _in_thread(self._call, messages, given)
+            said = await self._in_thread(messages, given)
         else:
             said = await self._call(messages, **given)
         answer = _answer_of(said, self.name)
         if on_text is not None:
             await on_text(answer.text, 0)
         return answer
+
+    async def _in_thread(self, messages: list[SimpleMessage], given: Mapping[str, Any]) -> Any:
+        """What a sync function returns, which may be something to wait for; one that is cancelled is not waited for."""
+        said = await self._threads.run_sync(partial(self._call, messages, **given))
+        return await said if inspect.isawaitable(said) else said
+
+    async def _streamed(
+        self,
+        stream: Callable[..., Any],
+        messages: list[SimpleMessage],
+        given: Mapping[str, Any],
+        on_text: OnText,
+    ) -> str:
+        """All that a stream yields, passed on piece by piece."""
+        pieces = []
+        source = stream(messages, **given)
+        async for piece in source if isinstance(source, AsyncIterable) else self._in_threads(source):
+            pieces.append(piece)
+            await on_text(piece, 0)
+        return "".join(pieces)
+
+    async def _in_threads(self, source: Iterable[str]) -> AsyncIterator[str]:
+        """What a sync iterator yields, each piece waited for in a thread."""
+        iterator = iter(source)
+        while (piece := await self._threads.run_sync(next, iterator, None)) is not None:
+            yield piece
 
     def _messages_of(self, chat: Chat) -> list[SimpleMessage]:
         system = chat.system
@@ -237,32 +263,3 @@ def _answer_of(said: object, name: str) -> Answer:
     if isinstance(said, str):
         return Answer(parts=(Text(said),), model=name)
     raise BrokenAnswer(f"a model returns text or an Answer, not {type(said).__name__}", model=name)
-
-
-async def _in_thread(
-    call: Callable[..., Any], messages: list[SimpleMessage], given: Mapping[str, Any]
-) -> Any:
-    """What a sync function returns, which may be something to wait for; one that is cancelled is not waited for."""
-    work = partial(call_foreign, partial(call, messages, **given))
-    said = result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True))
-    return await said if inspect.isawaitable(said) else said
-
-
-async def _streamed(
-    stream: Callable[..., Any], messages: list[SimpleMessage], given: Mapping[str, Any], on_text: OnText
-) -> str:
-    """All that a stream yields, passed on piece by piece."""
-    pieces = []
-    source = stream(messages, **given)
-    async for piece in source if isinstance(source, AsyncIterable) else _in_threads(source):
-        pieces.append(piece)
-        await on_text(piece, 0)
-    return "".join(pieces)
-
-
-async def _in_threads(source: Iterable[str]) -> AsyncIterator[str]:
-    """What a sync iterator yields, each piece waited for in a thread."""
-    iterator = iter(source)
-    work = partial(call_foreign, next, iterator, None)
-    while (piece := result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True))) is not None:
-        yield piece

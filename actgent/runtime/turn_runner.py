@@ -60,7 +60,7 @@ def next_step(turn: Turn) -> Suspend | FailWith | End:
     control = turn.control
     if control.error is None and turn.pending_approvals is not None:
         return _SUSPEND
-    error = control.stop or control.error
+    error = control.error if control.stop is None else control.stop
     return _END if error is None else FailWith(error)
 
 

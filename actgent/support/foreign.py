@@ -12,12 +12,14 @@ own tasks, too. A `ForeignExit` with its words stands for it; `call_foreign` and
 So what a stranger raises is the outcome of the call that he was asked in, and of nothing else.
 """
 
+import functools
 import math
 import pathlib
 import traceback
 import typing
+import weakref
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -26,10 +28,10 @@ from actgent.errors import ForeignExit
 
 from .logs import logger_of
 
+T = TypeVar("T")
 _log = logger_of(__name__)
 
 
-T = TypeVar("T")
 _cause_of: Callable[[BaseException], BaseException | None]
 _context_of: Callable[[BaseException], BaseException | None]
 _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("__cause__", "__context__"))
@@ -180,6 +182,37 @@ def _log_rest(error: BaseException, kind: str, name: str) -> None:
     if failed:
         words = "; ".join(dict.fromkeys(f"{type(leaf).__name__} at {place_of(leaf)}" for leaf in failed))
         _log.warning("%s %s was cancelled, and failed in its clean-up: %s", kind, name, words)
+
+
+# --- in threads ------------------------------------------------------------------------------
+
+
+MOST_THREADS = 40
+"""Threads in which the sync function of one stranger runs at a time."""
+
+
+@attrs.define(eq=False)
+class OwnThreads:
+    """Threads for one sync function of a stranger, so that those that hang keep nobody waiting but its own callers.
+
+    Python cannot stop a thread: the call is cancelled, and its place is free again when the function returns.
+    """
+
+    _limiters: weakref.WeakKeyDictionary[trio.lowlevel.TrioToken, trio.CapacityLimiter] = attrs.field(
+        factory=weakref.WeakKeyDictionary, init=False, repr=False
+    )
+    """One for each run of trio that uses it."""
+
+    async def run_sync(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call the function in a thread; cancelled, it is left there."""
+        token = trio.lowlevel.current_trio_token()
+        if (limiter := self._limiters.get(token)) is None:
+            limiter = self._limiters[token] = trio.CapacityLimiter(MOST_THREADS)
+        work = functools.partial(call_foreign, fn, *args)
+        return result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
+
+
+# --- the words of an error -------------------------------------------------------------------
 
 
 def readable_text(error: BaseException) -> str | None:

@@ -225,7 +225,8 @@ class Dispatcher:
             error = failed
         message_id = turn.message.id if turn is not None else ""
         if isinstance(delivery, Failure) or not context.handlers.of("exception"):
-            self.reports.handler_failed(context, handler, error.__cause__ or error)
+            cause = error.__cause__
+            self.reports.handler_failed(context, handler, error if cause is None else cause)
             return
         failure = Failure(
             id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id

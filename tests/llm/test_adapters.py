@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import threading
 import time
 
@@ -16,6 +17,7 @@ from actgent import (
     Fallback,
     Governed,
     Governor,
+    Limits,
     ModelError,
     ProviderUnavailable,
     ScriptedLLM,
@@ -29,6 +31,7 @@ from actgent import (
 from actgent.llm.models import resolve_model
 from actgent.llm.retry import Retry
 from actgent.llm.wrapped.retried import Retried
+from actgent.support.foreign import MOST_THREADS
 
 
 async def plain(messages):
@@ -286,6 +289,32 @@ async def test_a_cancelled_call_is_left_at_once():
         assert time.monotonic() - begun < 20
     finally:
         release.set()
+
+
+async def test_a_model_whose_threads_all_hang_stops_no_other():
+    """Forty functions that do not return keep nobody waiting but who asks the same model."""
+    release, begun = threading.Event(), threading.Semaphore(0)
+
+    def hangs(messages):
+        begun.release()
+        release.wait(30)
+        return "late"
+
+    async with (
+        BareAgent("a", llm=hangs, limits=Limits(model_timeout=math.inf)) as stuck,
+        BareAgent("b", llm=lambda _: "fine") as other,
+    ):
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(MOST_THREADS):
+                    nursery.start_soon(stuck.run, "Hello")
+                for _ in range(MOST_THREADS):
+                    await trio.to_thread.run_sync(begun.acquire, limiter=trio.CapacityLimiter(1))
+                nursery.cancel_scope.cancel()
+            with trio.fail_after(10):
+                assert (await other.run("Hello")).text == "fine"
+        finally:
+            release.set()
 
 
 # --- retries ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.support.foreign import failure_of
+from actgent.support.foreign import OwnThreads, failure_of
 from actgent.support.logs import logger_of
 
 Vectors: TypeAlias = Sequence[Sequence[float]]
@@ -29,6 +29,7 @@ class Embedder:
     embed: EmbedTexts | None
     place: str
     """The memories' address, for errors."""
+    _threads: OwnThreads = attrs.field(factory=OwnThreads, init=False, repr=False)
 
     async def vectors(self, texts: Sequence[str]) -> list[bytes | None]:
         """The vectors of some texts; None for each where there is no function, or it failed."""
@@ -50,7 +51,7 @@ class Embedder:
         call = type(embed).__call__  # of an object that is called like a function
         if inspect.iscoroutinefunction(embed) or inspect.iscoroutinefunction(call):
             return await cast(Awaitable[Vectors], embed(texts))
-        made = await trio.to_thread.run_sync(embed, texts, abandon_on_cancel=True)
+        made = await self._threads.run_sync(embed, texts)
         return await made if inspect.isawaitable(made) else made
 
 

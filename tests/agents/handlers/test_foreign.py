@@ -551,11 +551,70 @@ class Uncaused(Exception):
         raise ValueError("no cause")
 
 
-@pytest.mark.parametrize(
-    "make",
-    [lambda: nested(ValueError("deep")), lambda: nested(SystemExit(4)), Uncaused],
-    ids=["deep", "exit", "cause"],
-)
+class Closed(ExceptionGroup):
+    """A group whose members cannot be looked at."""
+
+    @property
+    def exceptions(self):
+        raise ValueError("no members")
+
+
+class Untraced(Exception):
+    """An error that lets nobody change its traceback."""
+
+    def with_traceback(self, trace):
+        raise ValueError("no traceback")
+
+
+class Falsy(Exception):
+    """An error that has no truth, as one of a validation without findings."""
+
+    def __bool__(self):
+        raise ValueError("no truth")
+
+
+def closed():
+    return Closed("closed", [ValueError("x")])
+
+
+HARD = [lambda: nested(ValueError("deep")), lambda: nested(SystemExit(4)), Uncaused, closed, Untraced, Falsy]
+HARD_NAMES = ["deep", "exit", "cause", "closed", "untraced", "falsy"]
+
+
+@pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
+@pytest.mark.parametrize("kind", ["conversation", "exception"])
+async def test_a_handler_whose_error_is_hard_to_look_at_ends_nothing(autojump_clock, caplog, kind, make):
+    """Also one that hears of failures, of which only the log is told."""
+
+    def fails(_):
+        raise make()
+
+    async with BareAgent("a", llm=ScriptedLLM([RuntimeError("no"), "fine", "fine"])) as agent:
+        session = await agent.create_session("ada")
+        getattr(session, f"on_{kind}")(fails)
+        with trio.fail_after(5):
+            for text in ("first", "second"):
+                await session.chat(text)
+                await session.wait_idle()
+        assert (await agent.run("hello")).text == "fine"
+    assert not any("failed and restarts" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
+async def test_a_sync_tool_whose_error_is_hard_to_look_at_has_a_result(make):
+    """What it raises in its thread is not touched on its way."""
+
+    @tool
+    def x() -> str:
+        """Test."""
+        raise make()
+
+    async with BareAgent("a", llm=ScriptedLLM([ToolCall("x", {}), "fine"]), tools=[x]) as agent:
+        with trio.fail_after(10):
+            assert (await agent.run("hello")).text == "fine"
+
+
+@pytest.mark.parametrize("make", HARD, ids=HARD_NAMES)
 async def test_an_error_that_is_hard_to_look_at_ends_nothing_but_its_call(autojump_clock, make):
     """It may be nested deeper than recursion goes, and its attributes may raise."""
 
