@@ -20,6 +20,8 @@ _INVOCATION = CallForm(("name",), f'{TOOL_INVOCATION} needs {{"name": "<tool>", 
 _BESIDE_FUNCTION = frozenset((*IDS, "type", "index", "function"))
 _IN_FUNCTION = frozenset(("name", *ARGUMENTS)) - {"parameters"}
 """A function with `parameters` is described, not called."""
+_IN_MESSAGE = frozenset((*IDS, "type", "index", "role", "tool_calls", "reasoning_content", "refusal"))
+_IN_TYPED = frozenset(("messageType", "content"))
 
 
 def answer_text(text: str) -> str:
@@ -63,11 +65,14 @@ def encoded_calls(text: str) -> CallTools | None:
     if '"function"' not in text:
         return None
     try:
-        calls = [_encoded_call(item) for item in _entries(loads(unfenced(visible(text))))]
+        value = loads(unfenced(visible(text)))
+        calls = [_encoded_call(item) for item in _entries(value)]
     except ParseError:
         return None
     whole = [call for call in calls if call is not None]
-    return CallTools(whole) if whole and len(whole) == len(calls) else None
+    if not whole or len(whole) < len(calls) or _is_stray_beside(value, whole):
+        return None
+    return CallTools(whole)
 
 
 _DEEPSEEK = "<\uff5ctool\u2581call{}\uff5c>"
@@ -129,6 +134,15 @@ def _entries(value: Any) -> list[Any]:
     if isinstance(value, dict):
         value = value.get("tool_calls")
     return value if isinstance(value, list) else []
+
+
+def _is_stray_beside(value: Any, calls: Sequence[ToolCall]) -> bool:
+    """Return True if the message round encoded calls holds what may be their arguments."""
+    if not isinstance(value, dict):
+        return False
+    known = _IN_MESSAGE | {"content"} if isinstance(value.get("content"), str) else _IN_MESSAGE
+    are_bare = not all(call.arguments for call in calls)
+    return stray_arguments(value, "tool_calls", known=known, are_bare=are_bare) is not None
 
 
 def _encoded_call(item: Any) -> ToolCall | None:
@@ -216,10 +230,24 @@ def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
 def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
     """Explain what is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
     content = value.get("content")
-    if (isinstance(content, str) and content.strip()) or fitting(value, kind) not in (None, ""):
-        return None
+    data = fitting(value, kind)
+    if (isinstance(content, str) and content.strip()) or data not in (None, ""):
+        is_content = data is None or data is content
+        return beside_instruction(kind, content, value, _IN_TYPED) if is_content else None
     reason = schema_check(kind.schema)(content) if kind.schema else None
     return f"content of {kind.name!r}: {reason or 'it is empty'}"
+
+
+def beside_instruction(
+    kind: ClassificationType, content: Any, envelope: Mapping[str, Any], known: Collection[str]
+) -> str | None:
+    """Explain arguments round the content that an instruction's tool runs with, None if there are none.
+
+    `known` are the keys that the protocol asks for in that object.
+    """
+    if kind.tool is None:
+        return None
+    return stray_arguments(envelope, f"the content of {kind.name}", known=known, are_bare=not content)
 
 
 def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:

@@ -23,6 +23,7 @@ from .actions import (
     DIRECT_RESPONSE,
     TOOL_INVOCATION,
     answer_text,
+    beside_instruction,
     beside_invocation,
     classified,
     encoded_calls,
@@ -69,6 +70,7 @@ _ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILI
 _INPUT = re.compile(r"^[ \t]*\**Action Input\**[ \t]*:", re.MULTILINE)
 _OBSERVATION = re.compile(r"^[ \t]*\**Observation\**[ \t]*:", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*\**(?:Final[ ])?Answer\**[ \t]*:[ \t]*", re.MULTILINE)
+_LINE = re.compile(r"^[ \t]*\**([^:\n]{1,80}?)\**[ \t]*:[ \t]*(.*)$", re.MULTILINE)
 _NEXT = re.compile(r"^[ \t]*\**(?:Thought|Action)\**[ \t]*:", re.MULTILINE)
 
 
@@ -95,7 +97,7 @@ class ReAct(Protocol):
             return [calls]
         try:
             value = extract_only(text, _reason)
-            return _with_reasoning(_act(value["primary_action"], view.profile.types), value)
+            return _with_reasoning(_act(value, view.profile.types), value)
         except ParseError:
             if not text.lstrip("` \t\r\n").startswith("{") and (outcomes := _read_lines(text)):
                 return outcomes
@@ -145,14 +147,25 @@ def _words(action: dict[str, Any]) -> str | None:
     return text_of(action["response_content"])
 
 
-def _act(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
+def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:
+    action = value["primary_action"]
     content = action["response_content"]
     if action["response_purpose"] == TOOL_INVOCATION:
         return [invocation(content)]
     text = _words(action)
     if kind := _matching(content, kinds):
+        if reason := _beside(kind, content, action, value):
+            raise ParseError(reason)
         return classified(kind, content, text)
     return [Say(text=text or "", data=None if isinstance(content, str) else content)]
+
+
+def _beside(
+    kind: ClassificationType, content: Any, action: dict[str, Any], value: dict[str, Any]
+) -> str | None:
+    """Explain arguments of an instruction's tool round its content, None if there are none."""
+    within = beside_instruction(kind, content, action, _ACTION_KEYS)
+    return within or beside_instruction(kind, content, value, _KEYS)
 
 
 def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
@@ -209,7 +222,8 @@ def _read_action(text: str, action: re.Match[str]) -> Outcome:
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
     call = {"name": action[1].strip("`*\"' "), "parameters": loads(unfenced(written))}
-    if reason := invocation_reason(call):
+    between = dict(_LINE.findall(text, action.end(), given.start()))
+    if reason := invocation_reason(call) or beside_invocation(call, between, ()):
         raise ParseError(reason, text)
     return invocation(call)
 

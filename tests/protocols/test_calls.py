@@ -8,11 +8,13 @@ from hypothesis import given, strategies as st
 
 from actgent.errors import AnswerError, ParseError
 from actgent.protocols.actions import encoded_calls
-from actgent.protocols.base import CallTools
+from actgent.protocols.bare import Bare
+from actgent.protocols.base import CallTools, ClassificationType, Profile
 from actgent.protocols.calls import ARGUMENTS, IDS
 from actgent.protocols.goal.decisions import CustomAction, DecisionReader
 from actgent.protocols.plan.answers import read_executed, read_planned
 from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
 from actgent.protocols.simple import Simple
 from actgent.protocols.steps import Steps
 
@@ -181,6 +183,93 @@ def test_remarks_are_no_arguments(form):
     """Models give reasons for a call that needs no arguments."""
     for beside in ({"reasoning": "it is asked for"}, {"Thoughts": ["now"]}, {"extra": None}):
         assert form({}, **beside)[-1].arguments == {}
+
+
+def message(function, beside):
+    """A message of a provider, written as text."""
+    call = {"type": "function", "function": {"name": "send", **function}}
+    text = json.dumps({"role": "assistant", "content": None, "tool_calls": [call], **beside})
+    return [c for o in read(Bare(), text) if isinstance(o, CallTools) for c in o.calls]
+
+
+@pytest.mark.parametrize("key", ["arguments", "ARGS", "tool-input", "to", "payload"])
+def test_a_message_round_encoded_calls_holds_no_arguments(key):
+    """What is no call is said as text, and runs nothing; remarks, and what else a provider has there, are known."""
+    assert message({}, {key: TO}) == message({"arguments": "{}"}, {key: TO}) == []
+    assert message({}, {"content": TO}) == []
+    for beside in (
+        {"content": "I send it"},
+        {"reasoning": "asked"},
+        {"refusal": None},
+        {"id": "m", key: None},
+    ):
+        assert [call.arguments for call in message({}, beside)] == [{}]
+    told = message({"arguments": TO}, {"to": TO, "payload": 1})
+    assert [call.arguments for call in told] == [TO]
+
+
+SEND = Profile(
+    types=(
+        ClassificationType(
+            name="SEND",
+            description="send it",
+            schema={"type": "object", "properties": {"to": {"type": "array"}}},
+            tool="send",
+        ),
+    )
+)
+
+
+def instructed(protocol, answer):
+    outcomes = read(protocol, json.dumps(answer), profile=SEND)
+    return [call.arguments for each in outcomes if isinstance(each, CallTools) for call in each.calls]
+
+
+def simple_typed(content, **beside):
+    return instructed(Simple(), {"messageType": "SEND", "content": content, **beside})
+
+
+def router_typed(content, **beside):
+    return instructed(Router(), {"messageType": "SEND", "content": content, **beside})
+
+
+def react_typed(content, **beside):
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_content": content, "response_description": "x"}
+    return instructed(ReAct(), {"primary_action": {**action, **beside}})
+
+
+def react_typed_outside(content, **beside):
+    action = {"response_purpose": "DIRECT_RESPONSE", "response_content": content, "response_description": "x"}
+    return instructed(ReAct(), {"context": {}, "primary_action": action, **beside})
+
+
+@pytest.mark.parametrize("form", [simple_typed, router_typed, react_typed, react_typed_outside])
+def test_arguments_beside_the_content_of_an_instruction(form):
+    """The tool of a type runs with the content, so nothing round it may be meant for the tool."""
+    for key in ("parameters", "ARGS", "tool-input", "payload", "data"):
+        with pytest.raises(ParseError, match=key):
+            form({}, **{key: TO})
+    with pytest.raises(ParseError, match="arguments"):
+        form({"to": ["bob@x.org"]}, arguments=TO)
+    assert form({}, reasoning="asked", parameters=None) == [{}]
+    assert form({"to": ["bob@x.org"]}, confidence=0.9) == [{"to": ["bob@x.org"]}]
+
+
+def test_members_of_an_answer_that_are_the_instruction_are_not_beside_it():
+    """Without a content they all are what the tool gets."""
+    assert instructed(Router(), {"messageType": "SEND", "to": ["a"], "args": TO}) == [
+        {"to": ["a"], "args": TO}
+    ]
+
+
+@pytest.mark.parametrize("key", ["Arguments", "parameters", "To", "**Payload**"])
+def test_arguments_between_the_lines_of_an_action(key):
+    """A line of them between the action and its empty input is not passed over; a thought is."""
+    lines = "Thought: t\nAction: send\n{}: {}\nAction Input: {}"
+    with pytest.raises(ParseError, match=key.strip("*")):
+        of(ReAct(), lines.format(key, json.dumps(TO), "{}"))
+    (call,) = of(ReAct(), lines.format("Reason", "it is asked for", "{}"))
+    assert call.arguments == {}
 
 
 @pytest.mark.parametrize("key", IDS)
