@@ -7,6 +7,7 @@ keyword `x-input` names the kind; a form from elsewhere, e.g. of an MCP server, 
 import base64
 import binascii
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal, get_args
@@ -141,7 +142,8 @@ def to_form(fields: "Mapping[str, Any] | Field | Iterable[Field] | None") -> Map
     """
     if fields is None or isinstance(fields, Mapping):
         return fields
-    found = _checked((fields,) if isinstance(fields, Field) else tuple(fields))
+    given = (fields,) if isinstance(fields, Field) or not isinstance(fields, Iterable) else tuple(fields)
+    found = _checked(given)
     return {
         "type": "object",
         "properties": {field.name: dict(field.member) for field in found},
@@ -244,22 +246,32 @@ def value_misfit(kind: FieldKind, value: object) -> str | None:
     return None if check is None else check(value)
 
 
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_DATETIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+"""RFC 3339, where Python reads weeks and more; seconds may be left out."""
+
+
 def _no_date(value: object) -> str | None:
-    try:
-        date.fromisoformat(str(value))
-    except ValueError:
+    if not _reads(date.fromisoformat, _DATE, value):
         return f"{value!r:.50} is no date, e.g. 2027-01-31"
     return None
 
 
 def _no_datetime(value: object) -> str | None:
-    try:
-        found = datetime.fromisoformat(str(value))
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None or len(str(value)) < len("2027-01-31T09:30Z"):
+    if not _reads(datetime.fromisoformat, _DATETIME, value):
         return f"{value!r:.50} is no date and time with a zone, e.g. 2027-01-31T09:30:00Z"
     return None
+
+
+def _reads(read: Callable[[str], object], form: re.Pattern[str], value: object) -> bool:
+    """Return True for a text in this form, which also stands for a day and a time that there are."""
+    if not isinstance(value, str) or form.fullmatch(value) is None:
+        return False
+    try:
+        read(value.upper())
+    except ValueError:
+        return False
+    return True
 
 
 def _no_file(value: object) -> str | None:

@@ -101,6 +101,27 @@ async def test_each_kind_is_read(shown, tmp_path):
     assert "cannot be read" in text
 
 
+@pytest.mark.parametrize(
+    ("field", "lines", "values"),
+    [
+        (Field("n", "number"), ["nan", "inf", "1e999", "7"], {"n": 7}),
+        (Field("d", "date"), ["20270131", "2027-W05-7", "2027-01-31"], {"d": "2027-01-31"}),
+        (
+            Field("j", "custom", schema={}),
+            ["[" * 100_000, "NaN", '{"a": 1, "a": 2}', '"\\ud800"', "[1]"],
+            {"j": [1]},
+        ),
+        (Field("f", "file", required=False), ["~nobody-is-called-so/x", "/dev/zero", "/dev", ""], {}),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Field) else "",
+)
+async def test_what_no_answer_can_hold_is_asked_again(field, lines, values, shown):
+    """Each line but the last one, and the person keeps the fields that they have filled in."""
+    asked = fields_of(to_form([Field("name"), field]))
+    assert await fill_form(asked, Terminal(), typing("Ada", *lines)) == {"name": "Ada", **values}
+    assert shown().count(f"{field.name} (") == len(lines)
+
+
 @pytest.mark.parametrize("line", [".", None])
 async def test_who_leaves_off_decides_nothing(line, shown):
     """A dot, or the end of the input."""

@@ -73,6 +73,10 @@ def test_a_good_answer_fits():
         ("nights", 31),
         ("from", "2027-02-30"),
         ("from", "tomorrow"),
+        ("from", "20270131"),
+        ("from", "2027-W05-7"),
+        ("at", "2027-W05-7T09:30Z"),
+        ("at", "2027-01-31X09:30:00Z"),
         ("at", "2027-01-31"),
         ("at", "2027-01-31T09:30:00"),
         ("passport", {"name": "p"}),
@@ -122,6 +126,8 @@ def test_forms_from_elsewhere_have_kinds_by_their_types():
         (lambda: to_form([Field("x"), Field("x")]), "two fields"),
         (lambda: to_form(["x"]), r"Field\(...\)s"),
         (lambda: to_form([]), r"Field\(...\)s"),
+        (lambda: to_form(True), r"Field\(...\)s"),
+        (lambda: to_form(object()), r"Field\(...\)s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, words):

@@ -1,7 +1,7 @@
 """Decisions of people about calls that wait: checked, written, and then the turn resumes."""
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 import attrs
@@ -153,7 +153,9 @@ def _content(approval: Approval, content: object, of: str) -> str:
 def _has_fields(approval: Approval) -> bool:
     """Return True if a call runs with what its form asks for, field by field: a yes alone is not enough then."""
     members = (approval.form or {}).get("properties", {})
-    return approval.again and any(INPUT in member for member in members.values())
+    return approval.again and any(
+        isinstance(member, Mapping) and INPUT in member for member in members.values()
+    )
 
 
 def _check_form(approval: Approval, content: object) -> None:

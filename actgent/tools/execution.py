@@ -37,6 +37,7 @@ from .outputs.media import describe_media, has_media
 from .outputs.provenance import from_outside
 from .outputs.results import canonical, capped, describe, to_text
 from .registry import ToolRegistry
+from .schemas import check_form
 from .spans import ToolWork
 from .time_limits import TimeLimit, time_limits
 
@@ -268,7 +269,13 @@ class Batch:
 
     def _question(self, call: ToolCall, tool: Tool) -> Ask | None:
         ask = None if self.ask is None else self.ask(call, tool)
-        return ask if ask is not None else _own_question(call, tool)
+        ask = ask if ask is not None else _own_question(call, tool)
+        if ask is not None and ask.form is not None:
+            try:
+                check_form(ask.form, owner=f"the question about {tool.name!r}")
+            except ConfigurationError as error:
+                raise ToolError(str(error)) from error
+        return ask
 
     async def _run_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
         call = self.calls[place]
@@ -433,6 +440,7 @@ def _mistake_in(question: AskPerson) -> ConfigurationError | None:
     """Make a tool's question one that people can be asked; what is wrong with it is the result of the call."""
     try:
         made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
+        check_form(made.form, owner="its question")
     except ConfigurationError as error:
         return error
     question.form = made.form

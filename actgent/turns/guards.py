@@ -23,6 +23,7 @@ from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.turn import Turn
 from actgent.support.foreign import failure_of
 from actgent.tools.outputs.results import worded
+from actgent.tools.schemas import check_form
 
 from .calls.approval_requests import Guarding
 from .dispatcher import Dispatcher
@@ -250,6 +251,7 @@ def _decided(
 
     Raises:
         PersonNeeded: nobody has.
+        HandlerFailed: its form is none that people can be asked to fill in.
     """
     asked = Guarding(
         guard=name_of(guard),
@@ -260,6 +262,10 @@ def _decided(
     )
     verdict = None if context.approvals is None else context.approvals.verdict(asked.call_id)
     if verdict is None:
+        try:
+            check_form(ask.form, owner="its question")
+        except ConfigurationError as error:
+            raise HandlerFailed(name_of(guard), str(error)) from error
         raise PersonNeeded(asked)
     match verdict.decision:
         case Approve():

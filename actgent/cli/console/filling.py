@@ -1,15 +1,18 @@
 """A person at the terminal fills in a form, field by field. What is shown of it is data: one line, no control characters."""
 
 import base64
-import json
+import math
 import mimetypes
+import stat
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 
 from actgent.cli.terminal import Terminal, one_line
+from actgent.errors import ParseError
 from actgent.forms import MAX_FILE, Asked, value_misfit
+from actgent.support.strict_json import loads
 
 Receive = Callable[[], Awaitable[str | None]]
 """The next line that the person types; None when there is no more."""
@@ -91,9 +94,19 @@ def _truth(_: Asked, line: str) -> bool:
 def _number(field: Asked, line: str) -> float:
     is_whole = field.is_whole
     try:
-        return int(line) if is_whole or line.lstrip("+-").isdigit() else float(line)
+        number = int(line) if is_whole or line.lstrip("+-").isdigit() else float(line)
     except ValueError:
-        raise ValueError(f"{line[:50]!r} is no {'whole ' if is_whole else ''}number") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{line[:50]!r} is no {'whole ' if is_whole else ''}number")
+    return number
+
+
+def _json(_: Asked, line: str) -> Any:
+    try:
+        return loads(line)
+    except ParseError as error:
+        raise ValueError(error.reason) from None
 
 
 def _chosen(field: Asked, line: str) -> str:
@@ -108,13 +121,16 @@ def _chosen(field: Asked, line: str) -> str:
 
 
 async def _file(line: str) -> dict[str, str]:
-    path = await trio.Path(line).expanduser()
     try:
-        if (await path.stat()).st_size > MAX_FILE:
+        path = await trio.Path(line).expanduser()
+        found = await path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{line[:100]} is no file")
+        if found.st_size > MAX_FILE:
             raise ValueError(f"{line[:100]} has more than {MAX_FILE:,} bytes")
         data = await path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{line[:100]} cannot be read: {error.strerror}") from None
+    except (OSError, RuntimeError) as error:  # the latter: nobody has that home
+        raise ValueError(f"{line[:100]} cannot be read: {getattr(error, 'strerror', error)}") from None
     media_type = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     return {"name": path.name, "media_type": media_type, "data": base64.b64encode(data).decode("ascii")}
 
@@ -125,5 +141,5 @@ _READERS: Mapping[str, Callable[[Asked, str], Any]] = {
     "number": _number,
     "select": _chosen,
     "multiselect": lambda field, line: [_chosen(field, each.strip()) for each in line.split(",")],
-    "custom": lambda _, line: json.loads(line),
+    "custom": _json,
 }

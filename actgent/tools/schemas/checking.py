@@ -13,7 +13,8 @@ from typing import Any, Never
 import attrs
 import jsonschema_rs
 
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, ParseError
+from actgent.support.strict_json import loads
 
 from .patterns import (
     LEAST_STEPS,
@@ -69,6 +70,23 @@ def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
         raise ConfigurationError(
             f"the JSON Schema of {owner} has branches in branches, too many to be tried: give it fewer"
         ) from None
+
+
+def check_form(form: Mapping[str, Any] | None, *, owner: str) -> None:
+    """Look whether what a person fills in can be checked, written and sent; None is no form.
+
+    Raises:
+        ConfigurationError: its schema cannot be used, or is not JSON.
+    """
+    if form is None:
+        return
+    compile_schema(form, owner=owner)
+    try:
+        loads(json.dumps(form, allow_nan=False))
+    except ParseError as error:
+        raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error.reason}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error}") from None
 
 
 def _checked(schema: Mapping[str, Any]) -> "CheckedSchema":

@@ -8,6 +8,7 @@ from actgent import (
     AskPerson,
     BareAgent,
     ConfigurationError,
+    HandlerFailed,
     InvalidArguments,
     Respond,
     ScriptedLLM,
@@ -115,3 +116,62 @@ async def test_a_form_that_is_none_is_the_result_of_its_call():
         Ask("?", risk="awful")
     with pytest.raises(ConfigurationError, match="form"):
         Ask("?", form="name")
+
+
+DEEP = {"type": "object"}
+for _ in range(3_000):
+    DEEP = {"properties": {"x": DEEP}}
+UNUSABLE = {
+    "no schema": {"type": "object", "required": 5},
+    "a lost reference": {"properties": {"x": {"$ref": "#/nowhere"}}},
+    "half a pair": {"properties": {"\ud800": {"type": "string"}}},
+    "no number": {"default": float("nan")},
+    "no JSON": {"default": object()},
+    "too deep": DEEP,
+    "nothing of a form": True,
+}
+
+
+@pytest.mark.parametrize("form", UNUSABLE.values(), ids=UNUSABLE)
+async def test_nobody_is_asked_to_fill_in_what_cannot_be_checked(form):
+    """The call, or the guard, has the error: people could only have said no, and a journal could not have kept it."""
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        raise AskPerson("What?", form=form)
+
+    @tool(approval=lambda _: Ask("May it?", form=form))
+    async def run() -> str:
+        """Run."""
+        return "it ran"
+
+    calls = [ToolCall("ask", {}), ToolCall("run", {})]
+    agent = BareAgent("desk", llm=ScriptedLLM([*calls, "ok", "never said"]), tools=[ask, run])
+    results = []
+    async with agent:
+        session = await agent.create_session("ada")
+        session.on_tool_result(results.append)
+        assert str(await agent.run("go", session=session)) == "ok"
+        assert [result.status for result in results] == ["error", "error"]
+        assert all("JSON Schema" in result.error for result in results)
+        agent.guard(lambda _: Ask("May they?", form=form))
+        with pytest.raises(HandlerFailed, match="JSON Schema"):
+            await agent.run("go", session=session)
+        assert not session.approvals
+
+
+async def test_a_member_of_a_form_may_be_true():
+    """As JSON Schema has it: anything may stand there, and a yes alone is an answer."""
+
+    @tool(approval=Ask("May it?", form={"type": "object", "properties": {"why": True}}))
+    async def run() -> str:
+        """Run."""
+        return "it ran"
+
+    agent = BareAgent("desk", llm=ScriptedLLM([ToolCall("run", {}), "ok"]), tools=[run])
+    async with agent:
+        session = await agent.create_session("ada")
+        await session.answer(await suspended(agent, session), Approve())
+        await session.wait_idle()
+        assert str(session.history[-1].text) == "ok"
