@@ -201,7 +201,9 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> str:
-    """Write a value as a query or a header has it."""
+    """Write a value as a path, a query or a header has it; nothing for None, which would name something called so."""
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (dict, list)):

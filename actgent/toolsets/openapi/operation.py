@@ -286,18 +286,24 @@ def _segment(parameter: Parameter, value: Any) -> str:
 
 
 def encoded(kind: str, body: Any) -> tuple[str, bytes]:
-    """The media type and the bytes of a body."""
+    """The media type and the bytes of a body.
+
+    Raises:
+        InvalidArguments: a form is no object.
+    """
+    if _is_form(kind) and not isinstance(body, dict):
+        raise InvalidArguments(f"'body' is a form, so it is an object, not {type(body).__name__}")
     if _is_text(kind):
         return kind, plain(body).encode()
     if kind.startswith(_FORM):
         pairs = [
             (name, plain(each))
-            for name, value in dict(body).items()
+            for name, value in body.items()
             for each in (value if isinstance(value, list) else [value])
         ]
         return kind, urlencode(pairs).encode()
     if kind.startswith(_MULTIPART):
-        return _multipart(dict(body))
+        return _multipart(body)
     return ("application/json" if kind == "*/*" else kind), json.dumps(body, ensure_ascii=False).encode(
         "utf-8", "surrogatepass"
     )

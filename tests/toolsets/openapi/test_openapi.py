@@ -293,7 +293,15 @@ def test_forms():
     assert encoded("text/plain", "hi") == ("text/plain", b"hi")
 
 
-@pytest.mark.parametrize("value", ["..", "."])
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize("body", [[1, 2], "a=b", None])
+def test_a_form_that_is_no_object(kind, body):
+    """It is an error of the arguments, which the model reads."""
+    with pytest.raises(InvalidArguments, match="it is an object"):
+        encoded(kind, body)
+
+
+@pytest.mark.parametrize("value", ["..", ".", None, [None]])
 def test_a_value_that_would_name_another_path(value):
     """It is an error of the arguments; a slash stays within its segment."""
     paths = {
