@@ -66,11 +66,10 @@ _MODES: dict[Mode, Request] = {
         "use tools until you know enough for a DIRECT_RESPONSE."
     ),
 }
-_ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:(.*)$", re.MULTILINE)
 _INPUT = re.compile(r"^[ \t]*\**Action Input\**[ \t]*:", re.MULTILINE)
 _OBSERVATION = re.compile(r"^[ \t]*\**Observation\**[ \t]*:", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*\**(?:Final[ ])?Answer\**[ \t]*:[ \t]*", re.MULTILINE)
-_LINE = re.compile(r"^[ \t]*\**([^:\n]{1,80}?)\**[ \t]*:[ \t]*(.*)$", re.MULTILINE)
 _NEXT = re.compile(r"^[ \t]*\**(?:Thought|Action)\**[ \t]*:", re.MULTILINE)
 
 
@@ -217,12 +216,13 @@ def _final_text(text: str, start: int) -> str:
 def _read_action(text: str, action: re.Match[str]) -> Outcome:
     given = _INPUT.search(text, action.end())
     if given is None:
-        raise ParseError(f"Action {quoted(action[1])} has no Action Input", text)
+        raise ParseError(f"Action {quoted(action[1].strip())} has no Action Input", text)
     written = text[given.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
-    call = {"name": action[1].strip("`*\"' "), "parameters": loads(unfenced(written))}
-    between = dict(_LINE.findall(text, action.end(), given.start()))
+    call = {"name": action[1].strip("`*\"' \t"), "parameters": loads(unfenced(written))}
+    lines = text[action.end() : given.start()].splitlines()
+    between = {key.strip(" \t*"): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     if reason := invocation_reason(call) or beside_invocation(call, between, ()):
         raise ParseError(reason, text)
     return invocation(call)

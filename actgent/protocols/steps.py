@@ -55,7 +55,7 @@ _LAST = (
 
 _JSON_STARTS = ("{", "[", '"', "`")
 _MEANT_AS_JSON = re.compile(
-    r"""\{\s*["']|\b(?:final_answer|tool_calls|tool_thought|tool_name)\b|["']plan["']\s*:|^\s*plan\s*:""",
+    r"""\{\s*["']|\b(?:final_answer|tool_calls|tool_thought|tool_name)\b|["']plan["']\s*:|^[^\S\n]*plan\s*:""",
     re.IGNORECASE | re.MULTILINE,
 )
 

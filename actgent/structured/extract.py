@@ -53,7 +53,8 @@ _STRING = r'"(?:[^"\\]|\\.)*"?'
 _TOKEN = re.compile(_STRING + r"|(?<=[\[{(:,\s])'(?:[^'\\]|\\.)*'|[\[\]{}()]", re.DOTALL)
 _THINK = re.compile(r"\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 _THOUGHT = re.compile(r"(?!\s*[\[{`])(?:(?!<think).)*?</think(?:ing)?>", re.DOTALL)
-_FENCE = re.compile(r"\s*```[\w+-]*\s*(.*?)\s*```\s*", re.DOTALL)
+_FENCE = "```"
+_LANGUAGE = re.compile(r"[\w+-]*")
 _CLOSERS = {"{": "}", "[": "]", "(": ")"}
 
 
@@ -109,8 +110,12 @@ def visible(text: str) -> str:
 
 def unfenced(text: str) -> str:
     """The inside of a text that is one fenced block; any other text as it is."""
-    fence = _FENCE.fullmatch(text)
-    return fence.group(1) if fence and "```" not in fence.group(1) else text
+    block = text.strip()
+    inside = block[len(_FENCE) : -len(_FENCE)]
+    is_fenced = block.startswith(_FENCE) and block.endswith(_FENCE) and len(block) >= 2 * len(_FENCE)
+    if not is_fenced or _FENCE in inside:
+        return text
+    return inside[_LANGUAGE.match(inside).end() :].strip()  # type: ignore[union-attr] # it matches nothing, too
 
 
 def is_cut(text: str) -> bool:

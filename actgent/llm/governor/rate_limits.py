@@ -133,6 +133,8 @@ Headers = Mapping[str, str]
 _OPENAI_KINDS = ("requests", "tokens")
 _ANTHROPIC_KINDS = ("requests", "input-tokens", "output-tokens", "tokens")
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_LONGEST_DURATION = 100
+"""Characters; what is longer comes from no clock."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
 
@@ -179,7 +181,7 @@ def _duration(text: str | None) -> float | None:
     if (seconds := _number(text)) is not None:
         return seconds
     text = (text or "").strip().lower()
-    found = _DURATION.findall(text)
+    found = _DURATION.findall(text) if len(text) <= _LONGEST_DURATION else []
     if not found or "".join(map("".join, found)) != text:
         return None
     return math.fsum(float(number) * _UNITS[unit] for number, unit in found)

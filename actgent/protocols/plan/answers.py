@@ -33,8 +33,8 @@ _NAMES = {
     for name in ("plan", "todoList", "toolCalls", "content", "nextStepDecision", "updatedPlan")
 }
 _KEYS = frozenset((*_NAMES.values(), "title", "intent", "thoughts"))
-_THINK = re.compile(r"<think(?:ing)?>(.*?)</think(?:ing)?>", re.DOTALL)
-_SECTION = re.compile(r"^[ \t]*[*#]*[ \t]*(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
+_TAG = re.compile(r"<(/?)think(?:ing)?>")
+_SECTION = re.compile(r"^[ \t]*(?:[*#]+[ \t]*)?(Title|Intent|Plan)[ \t]*:[ \t*]*", re.MULTILINE)
 _SNAKE = re.compile(r"_([a-z])")
 _JSON_LIKE = ("{", "[", "`", "---")
 _CALL = CallForm(
@@ -129,13 +129,26 @@ def split_thoughts(text: str) -> tuple[str | None, str]:
         EmptyAnswer: there is nothing else.
     """
     rest = visible(text)
-    found = _THINK.findall(text[: len(text) - len(rest)])
+    found, _ = _parted(text[: len(text) - len(rest)])
     if not rest.lstrip().startswith(_JSON_LIKE):
-        found += _THINK.findall(rest)
-        rest = _THINK.sub("", rest)
+        more, rest = _parted(rest)
+        found += more
     if not rest.strip():
         raise EmptyAnswer("the answer holds nothing but thoughts", text)
     return "\n".join(found).strip() or None, rest
+
+
+def _parted(text: str) -> tuple[list[str], str]:
+    """What stands in tags, each up to the first that closes it, and the rest; what is never closed belongs to the rest."""
+    thoughts, others, opened, end = [], [], None, 0
+    for tag in _TAG.finditer(text):
+        if not tag[1]:
+            opened = opened or tag
+        elif opened is not None:
+            thoughts.append(text[opened.end() : tag.start()])
+            others.append(text[end : opened.start()])
+            opened, end = None, tag.end()
+    return thoughts, "".join((*others, text[end:]))
 
 
 # --- from text to one value -------------------------------------------------------------------

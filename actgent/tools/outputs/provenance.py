@@ -20,7 +20,7 @@ _ROLES = (
     "system|assistant|user|human|tool|developer|function|invoke|parameter|start_of_turn|end_of_turn|think"
 )
 _SIGN = re.compile(
-    rf"<(?=\s*/?\s*(?:[|\uff5c]|s>|(?:antml:)?(?:{_ROLES})(?:_(?:calls?|results?|use|response|outputs?))?s?[\s>/]))"
+    rf"<(?=\s*(?:/\s*)?(?:[|\uff5c]|s>|(?:antml:)?(?:{_ROLES})(?:_(?:calls?|results?|use|response|outputs?))?s?[\s>/]))"
     r"|(?<=[|\uff5c])>|<(?=<SYS>>|</SYS>>)|<(?=/?SYS>>)|\[(?=/?(?:INST|TOOL_CALLS|TOOL_RESULTS|AVAILABLE_TOOLS)\])",
     re.IGNORECASE,
 )

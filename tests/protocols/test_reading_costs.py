@@ -1,0 +1,60 @@
+"""What it costs to read an answer that repeats itself, as models that fail do: as much as it is long, and no more."""
+
+import contextlib
+import time
+
+import pytest
+
+from actgent.errors import ActgentError
+from actgent.llm.governor.rate_limits import read_limits
+from actgent.protocols.bare import Bare
+from actgent.protocols.plan.answers import read_planned, split_thoughts
+from actgent.protocols.react import ReAct
+from actgent.protocols.steps import Steps
+from actgent.structured.extract import unfenced
+from actgent.tools.outputs.provenance import neutral
+
+from .conftest import read
+
+MOST_SECONDS = 1.0
+"""Of each; backtracking took 5 s and more for these."""
+REPEATED = {
+    "a fence of nothing": (unfenced, "```" + "\n" * 2_000),
+    "a fence in an answer": (lambda text: read(Bare(), text), '```json\n"function"' + " " * 20_000 + "x"),
+    "thoughts in thoughts": (split_thoughts, "<think>" * 7_000 + "x"),
+    "blanks before no title": (lambda text: read_planned(text, now=0), " " * 20_000 + "x"),
+    "empty lines": (lambda text: read(Steps(), text), "it" + "\n" * 20_000 + "planned"),
+    "blanks in an action": (lambda text: read(ReAct(), text), "Action: x" + " " * 20_000 + "y"),
+    "lines before an input": (
+        lambda text: read(ReAct(), text),
+        "Action: x\n" + "\t " * 10_000 + "\nAction Input: {}",
+    ),
+    "blanks in a tag of a page": (neutral, "<" + "\t" * 15_000),
+    "a duration without end": (
+        lambda text: read_limits(
+            {
+                "x-ratelimit-limit-requests": "1",
+                "x-ratelimit-remaining-requests": "1",
+                "x-ratelimit-reset-requests": f"x{text}",
+            }
+        ),
+        "0" * 60_000,
+    ),
+}
+
+
+@pytest.mark.parametrize(("reader", "text"), REPEATED.values(), ids=REPEATED)
+def test_what_is_repeated_costs_its_length(reader, text):
+    """Whatever it is read as, or that it is refused."""
+    begin = time.process_time()
+    with contextlib.suppress(ActgentError):
+        reader(text)
+    assert time.process_time() - begin < MOST_SECONDS
+
+
+def test_thoughts_in_tags():
+    """Each goes to the first tag that closes it; one that is never closed is no thought."""
+    said = "It is<think>a<think>b</think> done</think>.<thinking>c</thinking> Well<think>d"
+    thoughts, rest = split_thoughts(said)
+    assert thoughts == "a<think>b\nc"
+    assert rest == "It is done</think>. Well<think>d"
