@@ -543,6 +543,29 @@ def test_a_custom_action_changes_the_state():
         read(decided("note", {"txt": "hm"}), seen, protocol)
 
 
+def after(*decisions, protocol, seen):
+    """A view at the next call, after these decisions one after another."""
+    for decision in decisions:
+        progress = changed(read(decision, seen, protocol), seen)
+        seen = attrs.evolve(seen, state=seen.state | dict([kept(progress)]))
+    return seen
+
+
+@pytest.mark.parametrize("again", ["note", "plan", "refused"])
+def test_whatever_is_decided_twice_is_a_circle(again):
+    """An action of one's own, one of the loop's and one that is refused: the same again is named as a circle, another is not."""
+    protocol = Goal(actions=[NOTE])
+    one, other = {
+        "note": (decided("note", {"text": "hm"}), decided("note", {"text": "oh"})),
+        "plan": (decided("plan", {"steps": ["a"]}), decided("note", {"text": "hm"})),
+        "refused": (decided("execute", GOOD["execute"]), decided("note", {"text": "hm"})),
+    }[again]
+    seen = at("executing", profile=Profile())
+    assert ("is not possible now" in read(one, seen, protocol)[-1].note) == (again == "refused")
+    assert "in circles" not in protocol.request(after(one, other, protocol=protocol, seen=seen)).tail
+    assert "in circles" in protocol.request(after(one, one, protocol=protocol, seen=seen)).tail
+
+
 @pytest.mark.parametrize("returned", ["achieved", 7, [("a",)], {"a": 1}, ("_goal", {"achieved": True})])
 def test_a_custom_action_cannot_do_harm(returned):
     """What is no pair, and what belongs to the loop, changes nothing, and the loop goes on."""

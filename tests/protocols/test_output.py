@@ -8,11 +8,13 @@ import attrs
 import pytest
 
 from actgent.errors import ConfigurationError, ParseError
+from actgent.messages import ToolCall
 from actgent.protocols.bare import Bare
 from actgent.protocols.base import CallTools, Event, Say, WithOutput
 from actgent.protocols.prompts import PromptManager
 from actgent.protocols.react import ReAct
 from actgent.protocols.simple import Simple
+from actgent.protocols.steps import Steps
 from actgent.structured.output import output_of
 
 from .conftest import read, view
@@ -168,3 +170,14 @@ def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
     """`output=str` takes the words of an answer, not an answer that the inner protocol cannot read."""
     with pytest.raises(ParseError):
         read(WithOutput(inner, str), text)
+
+
+@pytest.mark.parametrize("inner", [Bare, Simple, ReAct, Steps])
+def test_a_script_with_a_form(inner):
+    """A scripted model says a value in the form of the inner protocol, and it comes out as the value."""
+    protocol = WithOutput(inner(), Town)
+    (text,) = protocol.script(JSON)
+    (said,) = [outcome for outcome in read(protocol, text) if isinstance(outcome, Say)]
+    assert said.data == Town("Oslo", 700_000)
+    call = ToolCall("look", {"n": 1})
+    assert list(protocol.script(JSON, call)) == list(inner().script(JSON, call))
