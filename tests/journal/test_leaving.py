@@ -8,6 +8,7 @@ import threading
 import pytest
 import trio
 
+from actgent.errors import Fenced
 from actgent.journal.grouped.group import LEAVING
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
@@ -150,7 +151,7 @@ async def test_the_lock_is_free_when_a_hanging_write_ends(tmp_path, monkeypatch,
         writer.write_soon(changed(1))
     monkeypatch.undo()
     async with open_journal(url) as journal:
-        with pytest.raises(Exception, match="owned by"):
+        with pytest.raises(Fenced, match="is owned by process"):
             await journal.acquire()
         goes_on.set()
         await journal.acquire()

@@ -18,6 +18,7 @@ from actgent import (
     Approve,
     BareAgent,
     ConfigurationError,
+    Fenced,
     ForeignExit,
     Interrupted,
     NotRunning,
@@ -251,7 +252,7 @@ def test_a_journal_outlives_the_portal(tmp_path):
     url = f"sqlite:///{tmp_path}/agents.db"
     with open_portal(journal=url) as portal:
         portal.start(clerk("one")).create_session("ada", "First", session_id="s").wait_idle()
-        with pytest.raises(Exception, match=r"owned|journal|process"), open_portal(journal=url):
+        with pytest.raises(Fenced, match="is owned by process"), open_portal(journal=url):
             pass
     with open_portal(journal=url) as portal, portal.starting():
         agent = portal.start(clerk("two"))

@@ -24,6 +24,7 @@ from actgent import (
     Text,
     Token,
     ToolCall,
+    Usage,
     UsageError,
     WouldDeadlock,
     open_portal,
@@ -120,7 +121,8 @@ async def test_handlers_are_called_on_the_loop():
 async def test_hooks_and_state():
     """Hooks may await asyncio; what a session is is asked for by methods."""
     chats = []
-    model = ScriptedLLM([lambda chat: chats.append(str(chat.messages)) or "Yes."], repeat=True)
+    yes = Answer(parts=(Text("Yes."),), usage=Usage(input_tokens=3, output_tokens=7))
+    model = ScriptedLLM([lambda chat: chats.append(str(chat.messages)) or yes], repeat=True)
     async with open_portal() as portal:
         agent = await portal.start(BareAgent("clerk", llm=model))
         opened = []
@@ -140,7 +142,7 @@ async def test_hooks_and_state():
         await session.wait_idle()
         assert (await session.state())["colour"] == "red"
         assert [await session.approvals(), await session.schedules()] == [(), ()]
-        assert (await session.usage()).output_tokens >= 0
+        assert (await session.usage()).output_tokens == 7
         assert opened == [("AsyncPortalSession", "idle")]
         assert "raining" in chats[0]
 

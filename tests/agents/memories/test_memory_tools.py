@@ -13,6 +13,7 @@ from actgent import (
     Sender,
     ToolCall,
     ToolsetUnavailable,
+    UsageError,
     open_runtime,
 )
 from actgent.journal.memory import MemoryJournal
@@ -156,7 +157,7 @@ async def test_memories_are_open_while_an_agent_has_them():
             await runtime.start(BareAgent(name, llm=ScriptedLLM(answer), memories=memories))
         runtime.stop("two")
         assert (await runtime.find("one").ask("Go on")) is not None
-    with pytest.raises(Exception, match="not open"):
+    with pytest.raises(UsageError, match="not open"):
         await memories.recall("tea", owner="user")
 
 

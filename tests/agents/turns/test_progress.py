@@ -9,6 +9,7 @@ import trio.testing
 from actgent import (
     BareAgent,
     CallProgress,
+    ConfigurationError,
     Failure,
     Reply,
     ScriptedLLM,
@@ -212,5 +213,5 @@ def test_a_sync_generator_is_still_refused():
     def numbers():
         yield 1
 
-    with pytest.raises(Exception, match="async def"):
+    with pytest.raises(ConfigurationError, match="async def"):
         tool(numbers)
