@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -51,7 +52,7 @@ class Verdict:
     mutant: Mutant
     is_noticed: bool
     by: str = ""
-    """The last line of what they said."""
+    """The test that noticed, or the last line of what they said."""
 
 
 def targets() -> list[str]:
@@ -126,7 +127,8 @@ def _judge(folder: Path, mutant: Mutant, tests: Sequence[str]) -> Verdict:
     finally:
         file.write_text(whole, encoding="utf-8")
     lines = done.stdout.decode("utf-8", "replace").splitlines() or [""]
-    return Verdict(mutant, is_noticed=done.returncode != 0, by=lines[-1])
+    by = next((line for line in lines if line.startswith(("FAILED", "ERROR"))), lines[-1])
+    return Verdict(mutant, is_noticed=done.returncode != 0, by=by)
 
 
 def _run_tests(folder: Path, tests: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":
@@ -144,18 +146,40 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> "subprocess.CompletedProce
     )
 
 
-def main() -> int:
-    """`python tests/mutation/hunt.py --count 100 --seed 3 --only protocols/plan`."""
+def noticed_in(report: Path) -> dict[str, bool]:
+    """What a report says of the mutants that were judged before, by their words."""
+    rows = map(json.loads, report.read_text(encoding="utf-8").splitlines()) if report.exists() else ()
+    return {row["mutant"]: row["is_noticed"] for row in rows}
+
+
+def write_into(report: Path, verdict: Verdict) -> None:
+    """Add a line to a report."""
+    row = {"mutant": str(verdict.mutant), "is_noticed": verdict.is_noticed, "by": verdict.by}
+    with report.open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(row)}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python tests/mutation/hunt.py --count 100 --seed 3 --only protocols/plan --report hunt.jsonl`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=60, help="how many mutants (default 60)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default 1)")
     parser.add_argument("--only", default="", metavar="TEXT", help="of modules whose path has this in it")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="side by side")
-    options = parser.parse_args()
+    parser.add_argument(
+        "--report",
+        type=Path,
+        default=Path(os.devnull),
+        help="write verdicts into this file; go on behind those in it",
+    )
+    options = parser.parse_args(arguments)
     chosen = sample(options.count, options.seed, options.only)
-    survivors = 0
-    for number, verdict in enumerate(hunt(chosen, workers=options.workers), 1):
+    known = noticed_in(options.report)
+    left = [mutant for mutant in chosen if str(mutant) not in known]
+    survivors = sum(not known.get(str(mutant), True) for mutant in chosen)
+    for number, verdict in enumerate(hunt(left, workers=options.workers), len(chosen) - len(left) + 1):
         survivors += not verdict.is_noticed
+        write_into(options.report, verdict)
         print(
             f"{number}/{len(chosen)} {'' if verdict.is_noticed else 'SURVIVES '}{verdict.mutant}", flush=True
         )

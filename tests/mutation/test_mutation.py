@@ -174,6 +174,7 @@ def test_what_is_noticed_and_what_is_not():
     whole = attrs.evolve(mutant, source=(ROOT / mutant.path).read_text(encoding="utf-8"))
     verdicts = list(hunt.hunt([mutant, whole], tests=[tests], workers=1))
     assert [verdict.is_noticed for verdict in verdicts] == [True, False]
+    assert [verdict.by.startswith(f"FAILED {tests}::test_") for verdict in verdicts] == [True, False]
 
 
 def test_tests_that_fail_anyway_notice_nothing(tmp_path):
@@ -182,6 +183,17 @@ def test_tests_that_fail_anyway_notice_nothing(tmp_path):
     mutant, _ = ours("thoughts of the answer")
     with pytest.raises(RuntimeError, match="without a mutant"):
         list(load("hunt").hunt([mutant], tests=[str(tmp_path / "test_wrong.py")], workers=1))
+
+
+def test_a_hunt_goes_on_where_its_report_ends(tmp_path, capsys):
+    """What was judged before is counted and not judged again."""
+    hunt, report = load("hunt"), tmp_path / "hunt.jsonl"
+    first, second = hunt.sample(2, 1, "control/cron")
+    hunt.write_into(report, hunt.Verdict(first, is_noticed=True, by="FAILED tests/test_it.py"))
+    hunt.write_into(report, hunt.Verdict(second, is_noticed=False))
+    assert hunt.noticed_in(report) == {str(first): True, str(second): False}
+    assert hunt.main(["--count", "2", "--seed", "1", "--only", "control/cron", "--report", str(report)]) == 1
+    assert capsys.readouterr().out == "1 of 2 noticed\n"
 
 
 @pytest.mark.skipif(not SOAK, reason="part of `make soak`")
