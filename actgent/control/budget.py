@@ -333,10 +333,11 @@ class Budget:
         for account in self.accounts:
             account.check("model_calls", 1)
             best, why = account.longest(prompt, answer, price, at_best=True)
-            if best < min(LEAST_ANSWER, answer):
-                needed = prompt + min(LEAST_ANSWER, answer)
-                dollars = price(prompt, min(LEAST_ANSWER, answer)) if why == "cost" else 0
-                raise account.reached(why, estimated=dollars if why == "cost" else needed)
+            least = min(LEAST_ANSWER, answer)
+            if best < least:
+                raise account.reached(
+                    why, estimated=price(prompt, least) if why == "cost" else prompt + least
+                )
         room = Allowance(answer)
         for account in self.accounts:
             longest, why = account.longest(prompt, room.answer, price, at_best=False)

@@ -101,6 +101,12 @@ def test_all_usual_keys_are_read(form, key):
     assert (call.name, call.arguments) == ("send", TO)
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_text_is_no_arguments(text):
+    """Where arguments may come as text, servers leave it empty for a tool that takes none."""
+    assert [call.arguments for call in planning({"arguments": text})] == [{}]
+
+
 @pytest.mark.parametrize("key", ARGUMENTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_no_key_is_passed_over(form, key):

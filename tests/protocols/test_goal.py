@@ -566,6 +566,29 @@ def test_whatever_is_decided_twice_is_a_circle(again):
     assert "in circles" in protocol.request(after(one, one, protocol=protocol, seen=seen)).tail
 
 
+def test_an_action_that_brings_nothing_new_is_stopped():
+    """The same change again and again, or none, ends the goal; one that is new lets it go on."""
+    for returned in (("notes", ["the same"]), None):
+        protocol = Goal(actions=[CustomAction("own", "", lambda *_, found=returned: found)])
+        seen = after(*[decided("own")] * MAX_STALLED, protocol=protocol, seen=at("executing"))
+        (*_, said) = read(decided("own"), seen, protocol)
+        assert (type(said), said.message_type) == (Say, "incomplete")
+        assert "no progress" in changed(read(decided("own"), seen, protocol), seen).error
+    protocol = Goal(actions=[NOTE])
+    seen = after(
+        *[decided("note", {"text": "hm"})] * (MAX_STALLED + 1), protocol=protocol, seen=at("executing")
+    )
+    assert progress_of(seen).stalled == MAX_STALLED
+
+
+def test_tasks_that_cannot_be_read_tell_nothing():
+    """A result of `run_tasks` that was cut, or is none of ours, counts as used by nobody."""
+    for content in ('{"tasks": [{"tool": "ok", "sta', "[]", '{"tasks": 7}'):
+        record = [said(TOOL, ToolResult(call_id="c1", tool_name="run_tasks", content=content))]
+        progress = progress_of(at("planning", record=record, found=0))
+        assert (progress.used_tools, progress.has_failed, progress.phase) == ((), False, "executing")
+
+
 @pytest.mark.parametrize("returned", ["achieved", 7, [("a",)], {"a": 1}, ("_goal", {"achieved": True})])
 def test_a_custom_action_cannot_do_harm(returned):
     """What is no pair, and what belongs to the loop, changes nothing, and the loop goes on."""

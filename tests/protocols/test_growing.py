@@ -37,6 +37,17 @@ def grown(protocol, pieces):
     return [said for said in (*map(growth.add, pieces), growth.finish()) if said]
 
 
+@pytest.mark.parametrize("kind", PROTOCOLS)
+def test_what_was_given_out_can_be_had_again(kind):
+    """Who begins to follow in the middle of an answer is shown what others have seen of it."""
+    protocol = kind()
+    growth, shown = protocol.growth(), ""
+    for letter in protocol.script("All is well, " * 20)[-1]:
+        shown += growth.add(letter)
+        assert growth.visible == shown
+    assert bool(shown) == (kind not in (Goal, ReAct))  # these two show whole answers
+
+
 # --- answers ---------------------------------------------------------------------------------
 
 

@@ -172,6 +172,21 @@ def test_a_malformed_answer_is_no_value_even_where_text_is_wanted(inner, text):
         read(WithOutput(inner, str), text)
 
 
+def test_what_a_protocol_says_of_itself_stays_with_a_form():
+    """Its stages, and what it calls less than was asked for, are told as without one."""
+
+    class Staged(Bare):
+        def stage_name(self, view):
+            return f"at {view.stage}"
+
+        def shortfall(self, message_type):
+            return message_type and f"only {message_type}"
+
+    protocol = WithOutput(Staged(), Town)
+    assert protocol.stage_name(view(stage="work")) == "at work"
+    assert [protocol.shortfall(kind) for kind in (None, "half")] == [None, "only half"]
+
+
 @pytest.mark.parametrize("inner", [Bare, Simple, ReAct, Steps])
 def test_a_script_with_a_form(inner):
     """A scripted model says a value in the form of the inner protocol, and it comes out as the value."""

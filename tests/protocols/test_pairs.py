@@ -26,6 +26,8 @@ from actgent.protocols.base import Fail
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.prompts import PromptManager
 
+from .conftest import view
+
 
 class Asking(PromptTemplate):
     """Asks for `WORD: text`."""
@@ -82,6 +84,32 @@ def agent(*answers, template=None, classifier=None, **options):
     model = ScriptedLLM(answers or ("NOTE: x",))
     pair = Protocol.pair(template or Asking(), classifier or Reading())
     return Agent("scribe", llm=model, protocol=pair, **options), model
+
+
+class Shown(Reading):
+    """Shows what stands behind the colon, and calls some of it less than was asked for."""
+
+    def partial(self, text):
+        return text.partition(": ")[2]
+
+    def shortfall(self, message_type):
+        return message_type and f"only {message_type}"
+
+
+def test_each_half_says_what_is_its_own():
+    """Stages are the template's; what is shown of a growing answer, and what is less than was asked for, the classifier's."""
+
+    class Staged(Asking):
+        def stage_name(self, view):
+            return f"at {view.stage}"
+
+    pair = Protocol.pair(Staged(), Shown())
+    assert pair.stage_name(view(stage="work")) == "at work"
+    assert Protocol.pair(Asking(), Shown()).stage_name(view(stage="work")) == "work"
+    assert pair.partial("NOTE: it ra") == "it ra"
+    growth = pair.growth()
+    assert [growth.add(piece) for piece in ("NO", "TE: it", " rains")] == ["", "it", " rains"]
+    assert [pair.shortfall(kind) for kind in (None, "half")] == [None, "only half"]
 
 
 async def test_a_pair_is_a_protocol():

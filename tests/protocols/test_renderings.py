@@ -1,6 +1,6 @@
 """Conversations and tools as text for prompts and people."""
 
-from actgent.messages import Image, Message, Sender, Text, Thinking, ToolCall, ToolResult, ToolSpec
+from actgent.messages import File, Image, Message, Sender, Text, Thinking, ToolCall, ToolResult, ToolSpec
 from actgent.protocols.renderings import conversation_text, tool_documentation
 
 
@@ -27,6 +27,14 @@ def test_a_conversation():
         "TOOL [4]: add: Error: no\n\n"
         "=== END OF HISTORY ==="
     )
+
+
+def test_a_file_is_named():
+    """A file stands there by its name and type, not by its bytes."""
+    text = conversation_text(
+        [said("user", Text("Read it"), File(name="a.pdf", media_type="application/pdf", data=b"%PDF-"))]
+    )
+    assert text.splitlines()[2:4] == ["USER [1]: Read it", "  (a.pdf, application/pdf)"]
 
 
 def test_no_conversation():

@@ -297,6 +297,14 @@ def test_whatever_is_found_was_said(value, shape):
     assert any(value.get(key) for key in ("plan", "tool_calls")) or any(isinstance(o, Say) for o in found)
 
 
+@pytest.mark.parametrize("key", ["Plan", "TOOL_CALLS", "Final_Answer"])
+def test_a_key_in_another_case_is_named(key):
+    """Passed over, what it holds would be lost beside what can be read."""
+    known = {"plan": ["a"]} if key != "Plan" else {"final_answer": "yes"}
+    with pytest.raises(ParseError, match=f"write '{key.lower()}', not '{key}'"):
+        outcomes(json.dumps(known | {key: "x"}))
+
+
 def test_there_are_a_hundred_malformed_answers():
     """The bar of the issue for this protocol."""
     assert len({*ODD, *CUT}) >= 100

@@ -61,6 +61,19 @@ def test_auto_switching():
     assert AutoSwitching(window=1).choose(view(message=plain, record=[results, plain])) == "direct"
 
 
+def test_how_far_back_a_strategy_looks():
+    """A session that is opened again is loaded that far: as far as the inner strategy needs, and as the window is wide."""
+
+    class Everything(Strategy):
+        def choose(self, view):
+            return "direct"
+
+    near, far = AutoSwitching(window=5), AutoSwitching(Everything())
+    assert [ReAct(each).lookback for each in (KeywordStrategy(), near, far)] == [0, 5, None]
+    assert [ReAct(UserPreference(each)).lookback for each in (KeywordStrategy(), near, far)] == [0, 5, None]
+    assert AutoSwitching(AutoSwitching(window=9), window=5).lookback == 9
+
+
 def test_user_preference():
     """The session's state goes first, as far as it names a mode."""
     assert UserPreference().choose(view(PLAIN, state={"mode": "react"})) == "react"

@@ -19,6 +19,33 @@ def price(prompt, answer):
     return (prompt * (2 if prompt > 500 else 1) + answer * 4) / 1000
 
 
+def test_the_error_says_what_the_next_call_would_take_at_least():
+    """In tokens where they are too few, and in dollars where these are: of the prompt and a least answer, or a shorter one."""
+    cases = [
+        ({"tokens": 20}, 900, 100 + LEAST_ANSWER),
+        ({"tokens": 20}, 5, 105),
+        ({"cost": 0.01}, 900, price(100, LEAST_ANSWER)),
+        ({"cost": 0.01}, 5, price(100, 5)),
+    ]
+    for limits, answer, estimated in cases:
+        with pytest.raises(LimitReached) as caught:
+            gather(account("t", turn="m", **limits), (), ()).plan(100, answer, price)
+        assert (caught.value.field, caught.value.estimated) == (*limits, estimated)
+
+
+def test_a_call_that_ends_gives_back_what_it_had_reserved_and_no_more():
+    """What others beside it have reserved stays apart; the next call gets all that is left."""
+    budget = gather(account("t", turn="m", tokens=1000), (), ())
+    one, other = Amounts(model_calls=1, tokens=300), Amounts(model_calls=1, tokens=200)
+    budget.reserve(one)
+    budget.reserve(other)
+    budget.settle(one, Amounts(model_calls=1, tokens=50), now=0)
+    assert budget.plan(100, 650, price) == Allowance(650)
+    assert isinstance(budget.plan(100, 651, price), Account)
+    budget.settle(other, Amounts(model_calls=1, tokens=10), now=0)
+    assert budget.plan(100, 840, price) == Allowance(840)
+
+
 LIMITS = st.fixed_dictionaries(
     {},
     optional={

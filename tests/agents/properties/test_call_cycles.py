@@ -28,6 +28,8 @@ def called(words, results):
         ("abab", "121", 0),  # it has not come back yet
         ("abaca", "1213", 0),
         ("xababa", "91212", 2),
+        ("ababa", "12", 2),  # what is not known tells nothing apart
+        ("ababa", "", 2),
     ],
 )
 def test_what_is_a_circle(words, results, period):
