@@ -121,7 +121,7 @@ class Rotation(Generic[T]):
 
     def _enter(self, name: Hashable, turn: float) -> _Owner[T]:
         """Add an owner; one that was alone takes turns with it from now on."""
-        owner = _make_owner(name, turn)
+        owner: _Owner[T] = _make_owner(name, turn)
         if not self.owners:
             self._lone = owner
         elif self._lone is not None:
