@@ -543,7 +543,9 @@ class PriorityInbox(Generic[M]):
         line.state = _OUT
         line.is_urgent = listing.level == _URGENT
         self._begin(line)
-        self._count_place(line, 1)
+        self._claimed += 1
+        if line.is_urgent:
+            self._count_urgent(line, 1)
         return self._pop(line)
 
     def _next(self) -> "Ticket[_Line[M]] | None":
@@ -557,6 +559,8 @@ class PriorityInbox(Generic[M]):
             listing = self._ready.first(_OTHERS)
         if listing is None:
             return None
+        if not self._urgency.out:  # then all that is out counts
+            return listing if self._claimed < self.concurrency else None
         is_alone = self._is_alone(self._owner(listing.item))
         return listing if (self._claimed if is_alone else self._others) < self.concurrency else None
 
