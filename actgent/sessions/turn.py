@@ -227,6 +227,11 @@ class Turn:
         """Return True if a listener wants everything that handlers hear, tokens too."""
         return any(listener.hears for listener in self.listeners)
 
+    @property
+    def over(self) -> float:
+        """When its seconds are over, by trio's clock."""
+        return self.control.over
+
     def deadline(self) -> float:
         """Until when what comes of it is of use to anyone, by trio's clock."""
         waits = max((listener.deadline() for listener in self.listeners), default=math.inf)

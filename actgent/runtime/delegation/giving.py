@@ -129,13 +129,13 @@ class Delegation:
                 deadline=deadline,
                 form=form,
             )
-            return child if isinstance(child, Answered) else await self._wait(child, asker)
+            return child if isinstance(child, Answered) else await self._wait(opener, child, asker)
 
-    async def _wait(self, child: SessionContext, asker: SessionContext) -> Answered:
+    async def _wait(self, opener: SessionOpener, child: SessionContext, asker: SessionContext) -> Answered:
         task = child.task
         assert task is not None  # noqa: S101 - it was opened for one
         task.is_unclaimed = False
-        task.future.take_limit(asker)
+        _tell_deadline(opener, task, asker)
         with slot_lent(child):
             try:
                 await task.future.done.wait()
@@ -211,6 +211,7 @@ class Delegation:
             if form is not None:
                 task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
+            _tell_deadline(opener, task, asker)  # before it is sent: its turn may begin at once
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.beginning(child):
                 message = message_to(
@@ -343,6 +344,15 @@ def _new_task(
         deadline=0.0 if deadline == math.inf else opener.running.clock.steady() + deadline,
         seconds=deadline,
     )
+
+
+def _tell_deadline(opener: SessionOpener, task: Task, asker: SessionContext) -> None:
+    """Have the model calls of a task know until when what comes of it is of use."""
+    if not task.reports:
+        task.future.take_limit(asker)
+    if task.deadline:
+        left = task.deadline - opener.running.clock.steady()
+        task.future.wait_until(trio.current_time() + left)
 
 
 async def _child_of(

@@ -53,6 +53,8 @@ class AwaitedTurn(typing.Protocol):
     def answer_id(self) -> str: ...
     @property
     def listeners(self) -> "tuple[TurnFuture, ...]": ...
+    @property
+    def over(self) -> float: ...
     def leave(self, listener: "TurnFuture") -> None: ...
     def remove_listener(self, listener: "TurnFuture") -> None: ...
     def stop_with(self, error: Exception) -> None: ...
@@ -200,7 +202,9 @@ class TurnFuture:
     @property
     def own_deadline(self) -> float:
         """The same without those that wait for its asker."""
-        return min((self._until, *(limit.deadline for limit in self._limits)))
+        turn = self._asker.turn if self._asker is not None else None
+        over = math.inf if turn is None else turn.over
+        return min((self._until, over, *(limit.deadline for limit in self._limits)))
 
     def hold(self) -> None:
         """The turn waits for people, and so do all that wait for it."""

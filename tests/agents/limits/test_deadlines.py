@@ -106,6 +106,28 @@ async def test_the_least_of_all_deadlines_counts(autojump_clock):
     assert model.seconds == [100, 100, 70, 60, 30, 40, 40, 20]
 
 
+@pytest.mark.parametrize("journal", [None, "memory:"])
+async def test_the_first_call_of_a_task_knows_the_time_of_who_gave_it(journal, autojump_clock):
+    """The tool's time, the seconds of the turn above, and the deadline of a delegated task."""
+    model = Watchful()
+    inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
+
+    def outer(name, **limits):
+        answer = lambda chat: "ok" if chat.messages[-1].role == "tool" else ToolCall("inner", {"task": "x"})  # noqa: E731
+        return BareAgent(name, llm=ScriptedLLM(answer), tools=[inner.as_tool()], limits=Limits(**limits))
+
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(inner)
+        await (await runtime.start(outer("timed", tool_timeout=40))).run("go")
+        await (await runtime.start(outer("short", seconds=30))).run("go")
+        session = await (await runtime.start(BareAgent("lead", llm=ScriptedLLM(["ok"])))).create_session(
+            "ada"
+        )
+        await session.delegate("inner", "work", task_id="t", deadline=20)
+        await session.wait_idle()
+    assert model.seconds == [40, 30, 20]
+
+
 async def test_the_timeout_of_a_stream_counts(autojump_clock):
     """A model is told until when a stream is read; one that is read without end has the model's own timeout."""
     model = Watchful()
