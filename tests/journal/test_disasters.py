@@ -204,17 +204,23 @@ async def test_a_file_that_cannot_be_written_is_named_so(tmp_path):
     assert path.read_bytes() == before
 
 
-async def test_what_nobody_waits_for_is_kept_while_the_disk_is_full(tmp_path, make_disk, make_writer):
-    """The next commit says so, and writes it when there is space again, in order."""
-    disk = make_disk(apsw.FullError("disk full"))
+@pytest.mark.parametrize(
+    "failure",
+    [*FAILURES, (apsw.BusyError("in the way"), JournalFailed), (apsw.LockedError("locked"), JournalFailed)],
+    ids=["full", "broken", "busy", "locked"],
+)
+async def test_what_nobody_waits_for_is_kept_while_the_disk_fails(tmp_path, make_disk, make_writer, failure):
+    """The next commit says so, and writes it when the disk takes it again, in order: a record has no holes."""
+    error, expected = failure
+    disk = make_disk(error)
     async with SQLiteJournal(tmp_path / "a.db", vfs=disk.name).running() as journal:
         writer = make_writer(journal, await journal.acquire())
         disk.fails_after = 0
         writer.write_soon(Changed(changes={"n": 1}))
-        with pytest.raises(JournalFull):
+        with pytest.raises(expected):
             await writer.commit(Changed(changes={"refused": 1}))
         writer.write_soon(Changed(changes={"n": 2}))
-        with pytest.raises(JournalFull):
+        with pytest.raises(expected):
             await writer.load()
         disk.fails_after = None
         await writer.commit(Changed(changes={"n": 3}))

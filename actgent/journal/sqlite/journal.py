@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import apsw
 import trio
 
-from actgent.errors import JournalDamaged, JournalError, JournalFailed
+from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed
 from actgent.journal.base import Backup, Snapshot
 from actgent.journal.grouped import EVERYONE, Found, GroupedJournal, Head, HeadFound, Page, Row, read_each
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
@@ -253,6 +253,10 @@ class SQLiteJournal(GroupedJournal):
             self._file.place.check_log()
         try:
             return _call(method, self._file, *args)
+        except (
+            Fenced
+        ) as error:  # the lock is ours: who is in the way goes, and what failed is kept and written then
+            raise JournalFailed(str(error)) from error
         finally:
             self._file.tidy()
 
