@@ -54,6 +54,7 @@ class Erased:
     agent: str
     """The name of its agent."""
     size: ClassVar[int] = 0
+    """Bytes that it takes of what may wait for a reader."""
 
     @property
     def key(self) -> SessionKey:

@@ -60,7 +60,7 @@ def live(monkeypatch):
 
 
 async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluster, pieces, live):
-    """The answer to its request, and the reply, with which all else comes that nobody waits for."""
+    """The answer to its request, and the reply, with which that comes which it is made of, and nothing else."""
     heard, model = [], Talking()
 
     async def talk(number):
@@ -68,7 +68,7 @@ async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluste
         await session.chat(f"message {number}")
         model.may_go.set()
         await replies.receive()
-        return [each for each in pieces if b"event: message" in each.data and b"event: reply" in each.data]
+        return [each for each in pieces if b"event: answer" in each.data and b"event: reply" in each.data]
 
     with trio.fail_after(PATIENCE):
         async with (
@@ -84,5 +84,8 @@ async def test_a_turn_is_two_messages_to_a_client_that_hears_replies(open_cluste
             for number in range(TURNS):
                 assert len(await talk(number)) == 1
                 assert len(pieces) == 2
+                assert not [
+                    each for each in pieces if b"event: message" in each.data or b"event: ended" in each.data
+                ]
             await session.wait_idle()
             assert [each.text for each in heard] == ["one two three"] * TURNS
