@@ -148,6 +148,7 @@ class Node:
             start = nursery.start_soon
             timer = Timer()
             start(timer.run)
+            self.figures.now = trio.lowlevel.current_clock().current_time
             given = (self.link, application, self._quarantine, start, self.figures)
             new = partial(Requests, *given, workers=workers_of(nursery, timer))
             self._shared = new(queue=shared_queue(self.pool).name, judge=self._wait_judged)

@@ -78,6 +78,8 @@ class _Work:
 
     delivery: Delivery
     asked: WireRequest
+    came_at: float
+    """When, by trio's clock."""
     gone: trio.Event = attrs.field(factory=trio.Event)
     """Set when nobody reads the answer any more."""
     scope: trio.CancelScope | None = None
@@ -88,7 +90,6 @@ class _Work:
     """True once there is nothing more to tell."""
     is_confirming: bool = False
     """True: the broker has not confirmed its answer; who hears that acknowledges it."""
-    came_at: float = attrs.field(factory=trio.current_time)
     number: int = 0
     """Of the next piece."""
     has_moved: bool = False
@@ -144,7 +145,7 @@ class Telling:
         if (work.is_read and not is_last) or (work.is_stop and is_last and self.is_held()):
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
         if piece.number == 0 and not work.is_read:
-            self.figures.note_answer(status, trio.current_time() - work.came_at)
+            self.figures.note_answer(status, self.figures.now() - work.came_at)
         if not (is_last and self.send_last(piece)):
             await self.send(piece)
 
@@ -155,10 +156,10 @@ class Telling:
 
     async def send(self, piece: AnswerPiece) -> None:
         """Send a piece, and wait until the broker has it."""
-        begun = trio.current_time()
+        begun = self.figures.now()
         try:
             await send_back(self.link, self.work.delivery, piece, priority=USER)
-            self.figures.note_told(trio.current_time() - begun)
+            self.figures.note_told(self.figures.now() - begun)
         except (Unroutable, BrokerLost, ChannelClosed, NotConfirmed) as error:
             self.work.gone.set()
             raise _CannotTell from error
@@ -172,7 +173,7 @@ class Telling:
         return self.is_sending
 
     def _send_now(self, piece: AnswerPiece) -> bool:
-        work, sent = self.work, _Sent(self, trio.current_time())
+        work, sent = self.work, _Sent(self, self.figures.now())
         about = _about(work.delivery, USER)
         try:
             self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
@@ -204,7 +205,7 @@ class _Sent:
 
     def fulfil(self, _: None) -> None:
         self.telling.is_sending = False
-        self.telling.figures.note_told(trio.current_time() - self.begun)
+        self.telling.figures.note_told(self.telling.figures.now() - self.begun)
         if self.telling.work.is_confirming:
             self.telling.work.delivery.acknowledge()
 
@@ -258,7 +259,7 @@ class Requests:
 
     def take(self, delivery: Delivery, asked: WireRequest) -> None:
         """A request came."""
-        work = _Work(delivery, asked)
+        work = _Work(delivery, asked, self._figures.now())
         if self._waiting is None or (self._is_held and work.is_stop):
             self._look_at(work)
         else:

@@ -17,7 +17,7 @@ BUSY = 429
 """The status of a request that is refused because too much waits."""
 OnSeconds = Callable[[str, str, float], object]
 """Gets what took so long (`takeover`, `accept`, `told`), the reason of a takeover, and seconds."""
-_HOW = {"on_seconds", "_under_way"}
+_HOW = {"on_seconds", "now", "_under_way"}
 _log = logger_of(__name__)
 
 
@@ -46,6 +46,8 @@ class NodeFigures:
     tell_seconds: float = 0.0
     on_seconds: OnSeconds | None = None
     """None: nobody wants to know."""
+    now: Callable[[], float] = trio.current_time
+    """The time by trio's clock, which a node does not look for each time."""
     _under_way: dict[int, _Takeover] = attrs.field(factory=dict)
 
     def counted(self) -> dict[str, Any]:

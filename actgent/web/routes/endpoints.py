@@ -223,9 +223,15 @@ def check_media(verb: str, headers: Mapping[str, str]) -> None:
     Raises:
         Problem: it is that.
     """
-    if headers.get("content-encoding", "identity") != "identity":
+    _check_media(verb, headers.get("content-encoding", "identity"), headers.get("content-type", ""))
+
+
+@lru_cache(maxsize=256)
+def _check_media(verb: str, encoding: str, media: str) -> None:
+    """Do that; nearly all requests say the same, and what is refused is looked at again."""
+    if encoding != "identity":
         raise Problem("unsupported-media-type", "an encoded body is not taken: send it as it is")
-    kind, _, rest = headers.get("content-type", "").partition(";")
+    kind, _, rest = media.partition(";")
     is_json = kind.strip().lower() == "application/json"
     if is_json and rest.strip() and rest.replace(" ", "").replace('"', "").lower() != "charset=utf-8":
         raise Problem("unsupported-media-type", "JSON is sent as UTF-8")
