@@ -12,6 +12,7 @@ from actgent.journal.records import (
     PersonAsked,
     Resumed,
     Said,
+    Scheduled,
     SuspendedRecord,
 )
 from actgent.journal.transfer import ExportedSession
@@ -38,10 +39,11 @@ def test_families_stay_together():
 
 
 def test_families_pay_for_each_other():
-    """A budget of a session that travels along is found under its new id, in sessions and in waiting messages."""
+    """A budget of a session that travels along is found under its new id, in sessions, waiting messages and schedules."""
     keys = (AccountKey(session_id="p", agent="a"), AccountKey(session_id="else", turn="m", agent="b"))
     opened = Opened(owner=Sender("ada"), within=keys, created_at=1.0)
-    session = ExportedSession("s", "a", (opened, Accepted(message=message("s"), within=keys)))
+    scheduled = Scheduled(schedule_id="1", description="look", at=2.0, within=keys)
+    session = ExportedSession("s", "a", (opened, Accepted(message=message("s"), within=keys), scheduled))
     copy = renamed(session, {SessionKey("a", "s"): "t", SessionKey("a", "p"): "q"})
     for record in copy.records:
         assert [key.session_id for key in record.within] == ["q", "else"]

@@ -17,6 +17,7 @@ from actgent.journal.records import (
     Record,
     Resumed,
     Said,
+    Scheduled,
     SuspendedRecord,
     message_id_of,
 )
@@ -51,7 +52,7 @@ def renamed(
 
     def record_of(record: Record) -> Record:
         record = attrs.evolve(record, **_task_names(record, tasks))
-        if isinstance(record, Opened | Accepted):
+        if isinstance(record, Opened | Accepted | Scheduled):
             record = attrs.evolve(record, within=_payers(record.within, ids))
         if isinstance(record, Opened) and record.notify:
             record = attrs.evolve(record, notify=())  # who is told of the original did not ask for copies
