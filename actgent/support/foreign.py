@@ -43,16 +43,10 @@ _mro_of, _flags_of, _names_of, _name_of = (
     vars(type)[name].__get__ for name in ("__mro__", "__flags__", "__dict__", "__name__")
 )
 """The same of classes, past what a foreign metaclass makes of them."""
-_HANDLED_BY = (
-    "__class__",
-    "__getattribute__",
-    "__traceback__",
-    "with_traceback",
-    "exceptions",
-    "split",
-    "subgroup",
-)
+_HANDLED_BY = ("__class__", "__getattribute__", "__traceback__", "with_traceback")
 """What is asked of an exception wherever it is handled."""
+_TAKEN_APART_BY = ("exceptions", "split", "subgroup")
+"""What is asked of a group besides; in other classes these are words as any other."""
 _MOST_WORDS = 1000
 _WRITTEN_IN_PYTHON = 1 << 9
 """The flag of classes that are made while a program runs (`Py_TPFLAGS_HEAPTYPE`)."""
@@ -68,7 +62,8 @@ def _redefined_by(error: BaseException) -> str:
     kind = type(error)
     if _redefines(type(kind), "__getattribute__"):
         return "its metaclass"
-    return next((name for name in _HANDLED_BY if _redefines(kind, name)), "")
+    names = (*_HANDLED_BY, *_TAKEN_APART_BY) if _is(error, BaseExceptionGroup) else _HANDLED_BY
+    return next((name for name in names if _redefines(kind, name)), "")
 
 
 def _redefines(kind: type, name: str) -> bool:
@@ -131,17 +126,17 @@ def failure_of(error: BaseException, kind: str, name: str) -> Exception:
         Cancelled: we are cancelled, and the error comes from that.
         KeyboardInterrupt: it is among what was raised.
     """
-    error = tamed(error)
-    if not isinstance(error, Exception):
-        _let_through(error)
-    cancelled = _cancellation_in(error)
+    raised, error = error, tamed(error)
+    if raised is not error or not isinstance(error, Exception):
+        _let_through(raised)
+    cancelled = _cancellation_in(raised)
     if cancelled is not None and _are_we_cancelled():
-        if cancelled is not error:
-            _log_rest(error, kind, name)
+        if cancelled is not raised:
+            _log_rest(raised, kind, name)
         try:
             raise cancelled
         finally:
-            del cancelled, error  # a thousand that are cancelled leave no cycles to collect
+            del cancelled, error, raised  # a thousand that are cancelled leave no cycles to collect
     if isinstance(error, Exception):
         return error
     failure = ForeignExit(type(error).__name__)
@@ -154,7 +149,7 @@ def _let_through(error: BaseException) -> None:
     for leaf in leaves(error):
         if _is(leaf, KeyboardInterrupt):
             raise leaf
-    if isinstance(error, GeneratorExit) and not trio.lowlevel.in_trio_task():
+    if _is(error, GeneratorExit) and not trio.lowlevel.in_trio_task():
         raise error  # our own coroutine is being closed
 
 

@@ -123,3 +123,35 @@ def test_what_stands_for_one_says_what_it_was():
         assert tamed(kept := unruly(name)) is kept
     assert tamed(kept := OSError(2, "missing")) is kept
     assert [type(leaf) for leaf in leaves(grouped(""))] == [ValueError, ForeignExit]
+
+
+@pytest.mark.parametrize("name", ["exceptions", "split", "subgroup"])
+def test_words_of_groups_are_for_others_to_use(name):
+    """An exception that is no group may have a field or a method that is called so, and stays itself."""
+    members = {"__slots__": (name,)} if name == "exceptions" else {name: refuse}
+    assert tamed(kept := type("Failed", (ValueError,), members)("mine")) is kept
+    group = type("Group", (ExceptionGroup,), {name: refuse})("mine", [kept])
+    assert isinstance(tamed(group), ForeignExit)
+
+
+@pytest.mark.parametrize("name", ["with_traceback", "__class__", "__getattribute__", "__cause__"])
+async def test_a_cancellation_goes_before_it(name):
+    """What is cancelled is cancelled, whatever its clean-up raises."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise unruly(name)
+        except BaseException as error:
+            with pytest.raises(trio.Cancelled):
+                failure_of(error, "tool", "t")
+
+
+@pytest.mark.parametrize("name", ["exceptions", "split", "subgroup", "with_traceback"])
+async def test_a_keyboard_interrupt_comes_out_of_such_a_group(name):
+    """It ends the program as it would without the class."""
+    group = type("Group", (BaseExceptionGroup,), {name: refuse})
+    with pytest.raises(KeyboardInterrupt):
+        failure_of(group("mine", [KeyboardInterrupt()]), "tool", "t")
