@@ -37,7 +37,7 @@ from .outputs.media import describe_media, has_media
 from .outputs.provenance import from_outside
 from .outputs.results import canonical, capped, describe, to_text
 from .registry import ToolRegistry
-from .schemas import check_form
+from .schemas import plain_form
 from .spans import ToolWork
 from .time_limits import TimeLimit, time_limits
 
@@ -272,7 +272,8 @@ class Batch:
         ask = ask if ask is not None else _own_question(call, tool)
         if ask is not None and ask.form is not None:
             try:
-                check_form(ask.form, owner=f"the question about {tool.name!r}")
+                form = plain_form(ask.form, owner=f"the question about {tool.name!r}")
+                ask = attrs.evolve(ask, form=form)
             except ConfigurationError as error:
                 raise ToolError(str(error)) from error
         return ask
@@ -440,10 +441,9 @@ def _mistake_in(question: AskPerson) -> ConfigurationError | None:
     """Make a tool's question one that people can be asked; what is wrong with it is the result of the call."""
     try:
         made = Ask(question.question, form=question.form, timeout=question.timeout, risk=question.risk)  # type: ignore[arg-type] # it checks
-        check_form(made.form, owner="its question")
+        question.form = plain_form(made.form, owner="its question")
     except ConfigurationError as error:
         return error
-    question.form = made.form
     return None
 
 

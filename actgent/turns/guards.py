@@ -23,7 +23,7 @@ from actgent.sessions.handlers import Handler, name_of, takes_session
 from actgent.sessions.turn import Turn
 from actgent.support.foreign import failure_of
 from actgent.tools.outputs.results import worded
-from actgent.tools.schemas import check_form
+from actgent.tools.schemas import plain_form
 
 from .calls.approval_requests import Guarding
 from .dispatcher import Dispatcher
@@ -263,10 +263,10 @@ def _decided(
     verdict = None if context.approvals is None else context.approvals.verdict(asked.call_id)
     if verdict is None:
         try:
-            check_form(ask.form, owner="its question")
+            ask = attrs.evolve(ask, form=plain_form(ask.form, owner="its question"))
         except ConfigurationError as error:
             raise HandlerFailed(name_of(guard), str(error)) from error
-        raise PersonNeeded(asked)
+        raise PersonNeeded(attrs.evolve(asked, ask=ask))
     match verdict.decision:
         case Approve():
             return None

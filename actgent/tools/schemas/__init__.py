@@ -1,6 +1,6 @@
 """What arguments a tool takes, and whether those of a call are such."""
 
-from .checking import MAX_LEVELS, CheckedSchema, check_form, compile_schema, is_deep
+from .checking import MAX_LEVELS, CheckedSchema, compile_schema, is_deep, plain_form
 from .documented import documented_arguments, typed_arguments
 from .schema import CompiledType, compile_signature, compile_type, description_of, parameter_texts, schema_of
 from .validation import ArgumentsValidator
@@ -10,7 +10,6 @@ __all__ = [
     "ArgumentsValidator",
     "CheckedSchema",
     "CompiledType",
-    "check_form",
     "compile_schema",
     "compile_signature",
     "compile_type",
@@ -18,6 +17,7 @@ __all__ = [
     "documented_arguments",
     "is_deep",
     "parameter_texts",
+    "plain_form",
     "schema_of",
     "typed_arguments",
 ]

@@ -72,21 +72,29 @@ def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
         ) from None
 
 
-def check_form(form: Mapping[str, Any] | None, *, owner: str) -> None:
-    """Look whether what a person fills in can be checked, written and sent; None is no form.
+def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:
+    """A form that a person fills in as it is checked, written and sent: plain JSON, whatever mappings it is made of; None is none.
 
     Raises:
         ConfigurationError: its schema cannot be used, or is not JSON.
     """
     if form is None:
-        return
+        return None
     compile_schema(form, owner=owner)
     try:
-        loads(json.dumps(form, allow_nan=False))
+        plain: dict[str, Any] = loads(json.dumps(form, allow_nan=False, default=_plain_mapping))
     except ParseError as error:
         raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error.reason}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"the JSON Schema of {owner} is not JSON: {error}") from None
+    return plain
+
+
+def _plain_mapping(value: object) -> dict[Any, Any]:
+    """A mapping that is no dict, for `json.dumps`."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"a value of type {type(value).__name__}")
 
 
 def _checked(schema: Mapping[str, Any]) -> "CheckedSchema":

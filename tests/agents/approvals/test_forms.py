@@ -1,5 +1,9 @@
 """Questions with a form and a risk: asked by tools and for them, answered field by field, checked, and durable."""
 
+import json
+from collections import ChainMap
+from types import MappingProxyType
+
 import pytest
 
 from actgent import (
@@ -175,3 +179,39 @@ async def test_a_member_of_a_form_may_be_true():
         await session.answer(await suspended(agent, session), Approve())
         await session.wait_idle()
         assert str(session.history[-1].text) == "ok"
+
+
+async def test_a_form_of_other_mappings_is_asked_as_plain_json():
+    """Whatever mappings a program keeps its forms in, people and journals get dicts, and their answers are checked."""
+    member = MappingProxyType({"type": "string"})
+    form = MappingProxyType({"properties": ChainMap({"name": member}), "required": ("name",)})
+
+    @tool
+    async def ask() -> str:
+        """Ask."""
+        raise AskPerson("Who?", form=form)
+
+    @tool(approval=lambda _: Ask("May it?", form=form))
+    async def run() -> str:
+        """Run."""
+        return "it ran"
+
+    llm = ScriptedLLM([ToolCall("ask", {}), "done", ToolCall("run", {}), "done"])
+    names = []
+    async with BareAgent("desk", llm=llm, tools=[ask, run]) as agent:
+        session = await agent.create_session("ada")
+        for _ in range(3):
+            asked = await suspended(agent, session)
+            names.append(asked.tool_name)
+            assert json.loads(json.dumps(asked.form)) == asked.form == PLAIN
+            with pytest.raises(InvalidArguments):
+                await session.answer(asked, Respond({"name": 5}))
+            await session.answer(asked, Respond({"name": "Ann"}))
+            await session.wait_idle()
+            if "run" in names:
+                agent.guard(lambda _: Ask("May they?", form=form))
+    assert names[:2] == ["ask", "run"]
+    assert len(set(names)) == 3
+
+
+PLAIN = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
