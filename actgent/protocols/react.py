@@ -67,6 +67,8 @@ _MODES: dict[Mode, Request] = {
     ),
 }
 _ACTION = re.compile(r"^[ \t]*\**Action\**[ \t]*:(.*)$", re.MULTILINE)
+_LABEL = 2
+"""Words of a label, at most."""
 _INPUT = re.compile(r"^[ \t]*\**Action Input\**[ \t]*:", re.MULTILINE)
 _OBSERVATION = re.compile(r"^[ \t]*\**Observation\**[ \t]*:", re.MULTILINE)
 _FINAL = re.compile(r"^[ \t]*\**(?:Final[ ])?Answer\**[ \t]*:[ \t]*", re.MULTILINE)
@@ -220,12 +222,18 @@ def _read_action(text: str, action: re.Match[str]) -> Outcome:
     written = text[given.end() :].strip()
     if text.lstrip().startswith("```") and not written.startswith("```"):
         written = written.removesuffix("```")
-    call = {"name": action[1].strip("`*\"' \t"), "parameters": loads(unfenced(written))}
-    lines = text[action.end() : given.start()].splitlines()
-    between = {key.strip(" \t*"): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    call = {"name": action[1].strip("`*\"' \t\r"), "parameters": loads(unfenced(written))}
+    between = _labelled(text[action.end() : given.start()])
     if reason := invocation_reason(call) or beside_invocation(call, between, ()):
         raise ParseError(reason, text)
     return invocation(call)
+
+
+def _labelled(lines: str) -> dict[str, str]:
+    """What stands behind labels of one or two words, as arguments have them; a sentence with a colon is a thought."""
+    found = (line.partition(":") for line in lines.splitlines())
+    labels = {label.strip(" \t*"): value.strip() for label, _, value in found}
+    return {label: value for label, value in labels.items() if len(label.split()) <= _LABEL}
 
 
 # --- what may be shown early -------------------------------------------------------------------

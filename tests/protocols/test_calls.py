@@ -274,8 +274,15 @@ def test_arguments_between_the_lines_of_an_action(key):
     lines = "Thought: t\nAction: send\n{}: {}\nAction Input: {}"
     with pytest.raises(ParseError, match=key.strip("*")):
         of(ReAct(), lines.format(key, json.dumps(TO), "{}"))
-    (call,) = of(ReAct(), lines.format("Reason", "it is asked for", "{}"))
-    assert call.arguments == {}
+    for thought in ("Reason", "I send it to learn this"):
+        (call,) = of(ReAct(), lines.format(thought, "it is asked for", "{}"))
+        assert call.arguments == {}
+
+
+def test_an_action_in_lines_of_windows():
+    """The end of its line is no part of the tool's name."""
+    (call,) = of(ReAct(), 'Thought: t\r\nAction: `send`\r\nAction Input: {"a": 1}\r\n')
+    assert (call.name, call.arguments) == ("send", {"a": 1})
 
 
 @pytest.mark.parametrize("key", IDS)
