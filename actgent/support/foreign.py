@@ -7,7 +7,7 @@ Such code may raise anything, in groups too. At this edge it comes to one of thr
     all else             an `Exception`; what is none (SystemExit, asyncio's CancelledError) in a `ForeignExit`
 
 An exception whose class redefines what Python and trio do with exceptions may raise wherever it is only looked at, in trio's
-own tasks, too. A `ForeignExit` with its words stands for it; `call_foreign` and `result_of` bring it so out of a thread.
+own tasks, too. A `ForeignExit` with its words stands for it; `call_foreign` and `unwrap_foreign` bring it so out of a thread.
 
 So what a stranger raises is the outcome of the call that he was asked in, and of nothing else.
 """
@@ -87,14 +87,14 @@ class Raised:
 
 
 def call_foreign(fn: Callable[..., T], *args: object) -> tuple[T] | Raised:
-    """Call a foreign function in a thread of trio's, which is to see nothing of what it raises; for `result_of`."""
+    """Call a foreign function in a thread of trio's, which is to see nothing of what it raises; for `unwrap_foreign`."""
     try:
         return (fn(*args),)
     except BaseException as error:  # noqa: BLE001 - it is raised where the thread is waited for
         return Raised(error)
 
 
-def result_of(ended: tuple[T] | Raised) -> T:
+def unwrap_foreign(ended: tuple[T] | Raised) -> T:
     """Return what a foreign function in a thread returned, or raise what it raised."""
     if not isinstance(ended, Raised):
         return ended[0]
@@ -204,7 +204,7 @@ class OwnThreads:
         if (limiter := self._limiters.get(token)) is None:
             limiter = self._limiters[token] = trio.CapacityLimiter(MOST_THREADS)
         work = functools.partial(call_foreign, fn, *args)
-        return result_of(await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
+        return unwrap_foreign(await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
 
 
 # --- the words of an error -------------------------------------------------------------------

@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from actgent.errors import NoThread, ThreadsLeft
-from actgent.support.foreign import Raised, call_foreign, result_of
+from actgent.support.foreign import Raised, call_foreign, unwrap_foreign
 
 from .time_limits import time_limits
 
@@ -234,7 +234,7 @@ class ThreadShare:
             raise
         finally:
             self._whole.give_back(self)
-        return result_of(ended)
+        return unwrap_foreign(ended)
 
     def _leave(self, job: _Job) -> None:
         """Nobody waits for a function any more; where too many are left, nobody waits for a place either."""

@@ -1,5 +1,7 @@
 """Trees of sessions that are deeper than Python's stack: closed, forgotten, erased, asked and held."""
 
+import math
+
 import pytest
 import trio
 
@@ -109,7 +111,7 @@ async def test_a_long_chain_of_waits_is_held_and_released(autojump_clock):
 
     class Asker:
         def __init__(self, future):
-            self.turn = type("", (), {"listeners": (future,)})()
+            self.turn = type("", (), {"listeners": (future,), "over": math.inf})()
 
     first = TurnFuture(None)
     futures = [first]
