@@ -30,6 +30,10 @@ DEATHS = "deaths"
 """The header with the number of nodes that have died while they had a message."""
 ALONE = "alone"
 """The header of a request that its node has begun while it began no other one of which a node may have died."""
+_MOST_NOTED = 1000
+"""Deaths that are read of a header, at most: a number that is counted on stays one that can be sent."""
+_READ = ("reply_to", "message_id", "priority", "delivery_mode", "expiration")
+"""What else nodes and brokers read of a message that waits."""
 _TYPE = re.compile(r"actgent/([1-9][0-9]{0,3})")
 BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
 """Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
@@ -216,7 +220,7 @@ def properties(*, form: int = FIRST_FORM, **given: Any) -> commands.Basic.Proper
 def deaths_of(delivery: Delivery) -> int:
     """How many nodes have died that had a message, as far as that is noted."""
     noted = (delivery.properties.headers or {}).get(DEATHS, 0)
-    return noted if isinstance(noted, int) else 0
+    return min(max(noted, 0), _MOST_NOTED) if isinstance(noted, int) else 0
 
 
 def is_alone(delivery: Delivery) -> bool:
@@ -226,16 +230,32 @@ def is_alone(delivery: Delivery) -> bool:
 
 def with_death(delivery: Delivery, *, alone: bool = False) -> commands.Basic.Properties:
     """What the broker is to read of a message that goes into its queue again, as one that had one more node die."""
-    deaths, about = deaths_of(delivery) + 1, carried_over(delivery)
-    about.headers = {**(about.headers or {}), DEATHS: deaths, **({ALONE: True} if alone else {})}
+    about = carried_over(delivery)
+    about.headers = {
+        **(about.headers or {}),
+        DEATHS: deaths_of(delivery) + 1,
+        **({ALONE: True} if alone else {}),
+    }
     return about
 
 
 def carried_over(delivery: Delivery) -> commands.Basic.Properties:
-    """What the broker is to read of a message that goes into another queue; that it was delivered before is kept."""
-    about = delivery.properties
-    about.headers = {**(about.headers or {}), **({REPEATED: True} if delivery.redelivered else {})}
-    return about
+    """What the broker is to read of a message that goes into another queue; that it was delivered before is kept.
+
+    What no node reads stays behind: a sender can write there what we cannot send, or what the broker takes of that user only.
+    """
+    about, headers = delivery.properties, dict[str, Any]()
+    if is_repeated(delivery):
+        headers[REPEATED] = True
+    if deaths := deaths_of(delivery):
+        headers[DEATHS] = deaths
+    if is_alone(delivery):
+        headers[ALONE] = True
+    return commands.Basic.Properties(
+        message_type=about.message_type,
+        headers=headers or None,
+        **{each: getattr(about, each) for each in _READ},
+    )
 
 
 def is_repeated(delivery: Delivery) -> bool:
