@@ -14,10 +14,10 @@ import trio
 
 from actgent.errors import ActgentError, JournalError
 from actgent.journal.base import Entry
-from actgent.journal.listing import SessionKey
+from actgent.journal.listing import SessionKey, is_storable
 from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
 from actgent.journal.records import Accepted, Appended, Ended, Record
-from actgent.messages import Message
+from actgent.messages import Message, new_id
 from actgent.runtime.runtime import Runtime
 from actgent.support.batches import Batches
 from actgent.support.logs import Each, logger_of
@@ -34,6 +34,8 @@ COUNTED = 2.0
 """Seconds between two looks at which of those that were counted have ended what they were at."""
 KEPT_MS = 7 * 24 * 3_600_000
 """Milliseconds for which a notice waits for a reader."""
+_LONGEST = 800
+"""Bytes of a name, at most: three of them stand in one entry of an index."""
 POISON = "poison"
 """The kind of the failure of a message that was buried."""
 _log = logger_of(__name__)
@@ -94,7 +96,7 @@ class Quarantine:
 
     async def bury_request(self, asked: WireRequest, words: str) -> bool:
         """Note a request that is given up, so that a person can have it sent again; False if that cannot be done now."""
-        key = SessionKey(_agent_named(asked), session_named(asked))
+        key = SessionKey(_agent_named(asked), _kept(session_named(asked)))
         message_id = _id_of(asked)
         try:
             await self._journal.suspects.bury(key, message_id, words, request=encode_message(asked))
@@ -190,14 +192,19 @@ def _message_at_work(records: Iterable[Record]) -> Message | None:
 
 def _agent_named(asked: WireRequest) -> str:
     """The agent that a request names; empty if it names none."""
-    named = dict(parse_qsl(asked.query)).get("agent") or _fields(asked).get("agent")
-    return named if isinstance(named, str) else ""
+    return _kept(dict(parse_qsl(asked.query)).get("agent") or _fields(asked).get("agent"))
 
 
 def _id_of(asked: WireRequest) -> str:
     """The id of what a request says, which is the same however often it is sent, or else its own."""
     said = _fields(asked).get("message_id") or asked.headers.get("idempotency-key")
-    return said if isinstance(said, str) else asked.id
+    return _kept(said) or _kept(asked.id) or new_id()
+
+
+def _kept(named: object) -> str:
+    """A name as the table has room for; empty for what is none of anything that is there."""
+    is_name = isinstance(named, str) and is_storable(named) and len(named.encode()) <= _LONGEST
+    return str(named) if is_name else ""
 
 
 def _fields(asked: WireRequest) -> Mapping[str, Any]:

@@ -19,6 +19,7 @@ from pamqp import commands
 from actgent.actors.timer import Timer
 from actgent.actors.workers import Workers
 from actgent.errors import BrokerLost, UsageError
+from actgent.messages import new_id
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
 from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
@@ -387,7 +388,7 @@ class Requests:
     async def _refuse(self, work: _Work, problem: Problem) -> None:
         """Answer a request of which nothing was done."""
         with suppress(_CannotTell):
-            data = orjson.dumps(problem.document(work.asked.id))
+            data = orjson.dumps(problem.document(new_id()))
             await self._telling(work)(problem.status, data, is_last=True)
         if not work.is_confirming:
             work.delivery.acknowledge()

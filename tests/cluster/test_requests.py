@@ -1,6 +1,7 @@
 """What a node does with a request whose answer nobody hears any more, and with more of one session than may wait."""
 
 import logging
+import random
 from functools import partial
 
 import orjson
@@ -12,9 +13,11 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.timer import Timer
 from actgent.cluster.amqp import ChannelClosed, NotConfirmed, Unroutable
 from actgent.cluster.operations.figures import NodeFigures
+from actgent.cluster.quarantine import Quarantine as RealQuarantine
 from actgent.cluster.requests import MOST, TRIED, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
 from actgent.errors import BrokerLost
+from actgent.journal.postgres import PartitionedJournal, read_dead, read_request
 from actgent.web.gateway import open_inside
 from actgent.web.server.wired import LIMITS, WiredApplication, wired_application
 from actgent.web.tokens import Logins, TokenStore
@@ -689,3 +692,80 @@ async def test_a_request_that_cannot_be_kept_for_a_person_is_not_refused(autojum
         delivery = Delivery(properties(reply_to="gone", headers={"alone": True}), redelivered=True)
         requests.take(delivery, asks(1))
     assert (delivery.became, link.sent) == (["given back"], [])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"deaths": 2**63 - 1},
+        {"deaths": -5},
+        {"deaths": "many"},
+        {"blob": b"\xff"},
+        {"much": 1e300},
+        {"CC": ["another"]},
+    ],
+)
+async def test_what_a_sender_writes_round_a_request_does_not_end_its_nodes(headers, autojump_clock):
+    """It goes into its queue again with what nodes read, which can be sent and which the broker takes of any of them."""
+    link = Returning()
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            Holding(),
+            Quarantine(),
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open(has_died=True)
+        about = properties(reply_to="gone", user_id="other", headers=dict(headers), priority=1)
+        requests.take(Delivery(about, redelivered=True), asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    (again,) = link.returned
+    assert again.marshal()
+    assert (again.reply_to, again.priority, again.user_id) == ("gone", 1, None)
+    assert set(again.headers) <= {"deaths", "alone", "repeated"}
+    assert 1 <= again.headers["deaths"] <= 1001
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"body": b'{"message_id": "a\\u0000"}'},
+        {"query": "agent=%00"},
+        {"path": "/sessions/%00/messages"},
+        {"path": "/sessions/\ud800/messages"},
+        {"id": "\ud800", "body": b"["},
+        {"body": orjson.dumps({"message_id": random.Random(1).randbytes(5000).hex()})},
+    ],
+)
+async def test_a_request_whose_names_no_database_takes_is_given_up_like_others(asked, postgres_url):
+    """It is kept with those of its names that can be, instead of coming again for ever, or ending its node."""
+    asked = WireRequest(**{"id": "1", "verb": "POST", "path": "/sessions/s/messages", "owner": "ada"} | asked)
+    link = Returning()
+    async with PartitionedJournal(postgres_url, node="a", partitions=1).running() as journal:
+        await journal.acquire()
+        quarantine = RealQuarantine(journal, link)
+        assert await quarantine.bury_request(asked, "why")
+        (dead,) = await read_dead(postgres_url)
+        assert dead.is_request
+        kept = await read_request(postgres_url, dead)
+    assert decode_message(kept, properties()) == asked
+
+
+async def test_a_request_is_refused_whatever_its_id_is():
+    """What is told of it is JSON, which not every text can be."""
+    link = Returning()
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link, Holding(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
+        requests.open()
+        for number in range(MOST + 1):
+            asked = WireRequest(id=f"\ud800{number}", verb="POST", path="/sessions/s/messages", owner="ada")
+            requests.take(Delivery(), asked)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [(each.id, each.status) for each in link.sent] == [(f"\ud800{MOST}", 429)]
+        nursery.cancel_scope.cancel()
