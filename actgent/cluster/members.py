@@ -31,13 +31,13 @@ class Members:
     """Since when there is this connection; None: there was none."""
     _new_until: float = float("-inf")
     _died_at: float = float("-inf")
-    """When the node spoke last that was found to have died last."""
+    """When the node spoke last that was found to have died last, since there is this connection."""
 
     def begin(self, now: float) -> None:
         """There is a new connection; what others said while there was none is not known."""
         if self._since is None:
             self._new_until = now + NEW
-        self._since = now
+        self._since, self._died_at = now, float("-inf")
         self._last.clear()
 
     def hear(self, beacon: Beacon, now: float) -> None:

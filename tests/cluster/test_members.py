@@ -47,6 +47,15 @@ def test_what_others_said_before_a_connection_was_lost_says_nothing():
     assert members.has_died(30.1, 30.1) is False
 
 
+def test_who_was_silent_as_the_broker_was_has_not_died():
+    """Nobody was heard then; that was found out before the connection was known to be lost."""
+    members = make_members()
+    assert members.has_died(1.2, 1.0 + GONE) is True
+    members.begin(1.0 + GONE + 1)
+    members.hear(Beacon(node="other"), 1.0 + GONE + 2)
+    assert members.has_died(1.0 + GONE + 1.1, 1.0 + GONE + 2) is False
+
+
 def test_a_new_node_finds_out_that_another_one_has_died():
     """It has never heard of it, and has its partitions, which were not given back."""
     members = Members()
