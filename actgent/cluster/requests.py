@@ -444,7 +444,8 @@ class Requests:
             work.delivery.acknowledge()
         elif not self._is_held:
             await trio.sleep(AGAIN)
-            self._given_back.add(work.place)
+            if not work.is_stopped:  # else it is its channel that gives it back, and other nodes may begin it
+                self._given_back.add(work.place)
             work.delivery.requeue()
 
 

@@ -769,3 +769,32 @@ async def test_a_request_is_refused_whatever_its_id_is():
         await trio.testing.wait_all_tasks_blocked()
         assert [(each.id, each.status) for each in link.sent] == [(f"\ud800{MOST}", 429)]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_was_stopped_with_its_partition_may_be_what_its_next_owner_died_of(autojump_clock):
+    """When it comes back from there, it is counted like others: this node has not put it into the queue again."""
+    link = Returning()
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            Holding(),
+            Quarantine(),
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open()
+        requests.take(Delivery(), asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        requests.close()
+        await trio.sleep(1)
+        requests.open(has_died=True)
+        delivery = Delivery(redelivered=True)
+        requests.take(delivery, asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (delivery.became, [each.headers["deaths"] for each in link.returned]) == (
+            ["acknowledged"],
+            [1],
+        )
+        nursery.cancel_scope.cancel()
