@@ -5,7 +5,10 @@ from functools import partial
 
 import trio
 
-from actgent import LLM, BareAgent
+from actgent import LLM, BareAgent, open_runtime
+from actgent.journal.base import Entry
+from actgent.journal.opening import open_journal
+from actgent.journal.records import Closed
 
 
 async def test_a_session_is_made_once(served):
@@ -162,6 +165,31 @@ async def test_who_closes_a_session_that_is_just_being_closed_comes_again(servin
             while (again := await close()).status_code == 503:
                 await trio.lowlevel.checkpoint()
     assert again.status_code == 204
+
+
+async def test_a_session_is_closed_again_with_what_was_left_open_below_it(serving, tmp_path):
+    """The process that closed it was stopped in between; a request that comes twice would else say that all is done."""
+    journal = f"sqlite:///{tmp_path}/j.db"
+    agents = [BareAgent(name, llm=Held()) for name in ("clerk", "helper")]
+    async with open_runtime(journal=journal) as runtime:
+        for agent in agents:
+            await runtime.start(agent)
+        root = await agents[0].create_session("ada", session_id="root")
+        child = await agents[1].create_session("ada", session_id="child", parent=root)
+        await agents[0].create_session("ada", session_id="last", parent=child)
+    async with open_journal(journal) as opened:
+        entry = Entry(session_id="root", agent="clerk", records=(Closed(),))
+        await opened.commit(entry, epoch=await opened.acquire())
+    agents = [BareAgent(name, llm=Held()) for name in ("clerk", "helper")]
+    async with serving(agents=agents, journal=journal) as served, served.client() as ada:
+
+        async def states():
+            asked = [f"/v1/sessions/{each}" for each in ("root", "child", "last")]
+            return [(await ada.get(each)).json()["state"] for each in asked]
+
+        assert await states() == ["closed", "idle", "idle"]
+        assert (await ada.post("/v1/sessions/root/close", json={})).status_code == 204
+        assert await states() == ["closed"] * 3
 
 
 class Held(LLM):

@@ -27,7 +27,12 @@ async def close_tree(
     await _close(context)
     if journal is None or log is None or not log.has_come_back:
         return  # all below it is in memory
-    waiting = [context.key]
+    await close_below(context.key, journal, opener_of)
+
+
+async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
+    """Close all below a session that is closed, as far as the journal knows that it is open; raises as `close_tree`."""
+    waiting = [key]
     while waiting:
         for head in await journal.children(*waiting.pop()):
             waiting.append(head.key)

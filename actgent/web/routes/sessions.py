@@ -12,6 +12,7 @@ from actgent.errors import NotRunning, SessionClosed, SessionExists
 from actgent.journal.base import SessionSummary
 from actgent.journal.records import Opened
 from actgent.messages import Sender
+from actgent.runtime.sessions.closing import close_below
 from actgent.web.problems import Problem, missing
 from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL, check_events, check_url
@@ -195,9 +196,11 @@ async def interrupt(call: HTTPCall) -> Response:
 
 
 async def close(call: HTTPCall) -> Response:
-    """Close a session and its children."""
-    head = await call.head()
-    if not head.closed:
+    """Close a session and its children; of one that is closed, what was left open below it as its process was stopped."""
+    head, reach = await call.head(), call.gateway.reach
+    if head.closed:
+        await close_below(head.key, reach.journal, reach.opener)
+    else:
         try:
             session = await call.session()
         except SessionClosed:  # the journal does not know yet
