@@ -20,7 +20,7 @@ import psycopg
 from actgent.errors import ConfigurationError, Fenced
 from actgent.journal.base import Entry, Snapshot
 from actgent.journal.opening import open_journal
-from actgent.journal.postgres import PartitionedJournal, PartitionsLost, statements
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, statements
 from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.records import Accepted, Changed, Closed, Due
 from actgent.messages import Message, Sender, Text
@@ -455,3 +455,14 @@ async def test_a_process_that_wakes_up_writes_nothing(postgres_url, start_life):
             assert await b.load(session_id, agent="a") == records
             assert isinstance(records[-1], Closed)
             assert len(records) - 1 >= life.wrote[session_id]
+
+
+async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
+    """Nodes of it run while a cluster is brought to this release, and a person asks beside them."""
+    async with open_node(postgres_url, "a"):
+        assert await read_dead(postgres_url) == ()
+    server, _, schema = postgres_url.partition("?schema=")
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"ALTER TABLE {schema}.dead DROP COLUMN request")
+    with pytest.raises(ConfigurationError, match="older release: start a node of this one first"):
+        await read_dead(postgres_url)

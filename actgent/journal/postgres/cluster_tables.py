@@ -77,7 +77,7 @@ async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
     """Read what the database of a cluster knows.
 
     Raises:
-        ConfigurationError: the address is none, or there are no such tables.
+        ConfigurationError: the address is none, or there are no such tables, or they are of an older release.
         JournalFailed: it cannot be read.
     """
     address, schema = split_schema(url, default="actgent", owner="the journal")
@@ -152,4 +152,8 @@ def connected(address: str, schema: str) -> Iterator[Connection]:
         except psycopg.errors.UndefinedTable as error:
             raise ConfigurationError(
                 f"the schema {schema!r} has no tables of a cluster: start a node with this journal first, or name another one"
+            ) from error
+        except psycopg.errors.UndefinedColumn as error:
+            raise ConfigurationError(
+                f"the schema {schema!r} is of an older release: start a node of this one first, or ask with that one"
             ) from error
