@@ -287,6 +287,8 @@ class Node:
                     self._to_take.put(do.partition)
                 case "recover":
                     self._to_recover.put(do)
+                case "serve":
+                    self._open(do.partition)
                 case "evict":
                     self.nursery.start_soon(self._evict, do)
                 case "drain":
@@ -360,7 +362,6 @@ class Node:
     def _note_kept(self, partition: int) -> None:
         self.figures.forget_takeovers([partition])
         self._act(self.ownership.kept(partition))
-        self._open(partition)
 
     def _note_taken(self, taken: Taken) -> None:
         if not taken.was_clean:

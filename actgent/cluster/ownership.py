@@ -17,7 +17,7 @@ MOVING = 8
 """A node lets go of one in so many of its partitions at a time, and of one at least."""
 LOOKS = 2
 """Looks in a row at which another node is to have a partition, until its owner lets it go."""
-Verb = Literal["subscribe", "take", "recover", "evict", "drain", "give_back", "close_channel"]
+Verb = Literal["subscribe", "take", "recover", "serve", "evict", "drain", "give_back", "close_channel"]
 
 
 class PartitionState(enum.Enum):
@@ -184,11 +184,12 @@ class Ownership:
         return [*todo, *self._take_up(partition)]
 
     def kept(self, partition: int) -> list[Do]:
-        """The epoch is still ours: nobody had it in between, and all that runs goes on."""
+        """The epoch is still ours: nobody had it in between, and all that runs goes on; requests are dealt with behind what is taken up."""
         known = self._partitions[partition]
         if known.state is PartitionState.TAKING:
             known.state = PartitionState.OWNED
-        return self._take_up(partition)
+        todo = self._take_up(partition)
+        return todo if todo or known.was_clean is not None else [Do("serve", partition, known.epoch)]
 
     def not_taken(self, partition: int) -> list[Do]:
         """The database did not answer: another node is to try, or this one again."""

@@ -78,6 +78,12 @@ class Node:
             )
             self.world.cut_off.add(number)
 
+    def serve(self, do):
+        if self.epochs.get(do.partition) == do.epoch:
+            assert self.world.recovered[do.partition, do.epoch], (
+                "requests are begun before what is unfinished is counted"
+            )
+
     def evict(self, do):
         if self.turns.get(do.partition) == do.epoch:
             self.ending.add(do.partition)
@@ -266,8 +272,21 @@ def test_turns_go_on_while_the_broker_is_away():
     assert (mine.state(0), mine.state(1)) == (PartitionState.DOUBTFUL, PartitionState.AWAY)
     assert mine.connected() == [Do("subscribe", 0)]
     assert mine.delivered(0) == [Do("take", 0)]
-    assert mine.kept(0) == []
+    assert mine.kept(0) == [Do("serve", 0, 1)]
     assert mine.serves(0)
+
+
+def test_what_is_unfinished_is_counted_before_requests_are_begun():
+    """Also where the connection was lost while a partition was taken, whose epoch is kept when it comes back."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.connection_lost()
+    assert mine.taken(0, 1, was_clean=False) == []
+    mine.connected()
+    mine.look(PLACES)
+    assert mine.delivered(0) == [Do("take", 0)]
+    assert mine.kept(0) == [Do("recover", 0, 1, was_clean=False)]
 
 
 def test_an_owner_that_comes_back_waits_for_the_turns_that_were_cut():
