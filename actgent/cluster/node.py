@@ -309,9 +309,9 @@ class Node:
         with scope, suppress(*BROKEN):
             channel = await connection.open_channel(prefetch=PREFETCH)
             try:
-                declared = await _declare(channel, queue)
-                if declared == (0, 0):
-                    await self._tokens.put(partition)
+                if not await _count_consumers(channel, queue):  # what lies there may be requests alone
+                    with suppress(Unroutable, NotConfirmed):  # it is full, or just deleted
+                        await self._tokens.put(partition)
                 take = partial(self._take_from, partition, scope)
                 async with await channel.consume(queue.name, take=take) as consumer:
                     await consumer.wait_end()
@@ -499,9 +499,21 @@ class Node:
                     nodes.add(self.name)
                 self._act(self.ownership.look(assign_partitions(self.journal.count, nodes)))
                 with suppress(*BROKEN, Unroutable, NotConfirmed):
-                    await self._tokens.look(self.serving)
+                    await self._tokens.look((*self.serving, *self._unserved()))
             await self._look_at_layout()
             await trio.sleep(LOOK)
+
+    def _unserved(self) -> list[int]:
+        """The partitions that are waited for here, and of which no node says that it serves them: perhaps there is no token."""
+        served = {
+            each for beacon in self.members.known(trio.current_time()).values() for each in beacon.owned
+        }
+        waited = range(self.journal.count)
+        return [
+            each
+            for each in waited
+            if each not in served and self.ownership.state(each) is PartitionState.STANDBY
+        ]
 
     async def _look_at_layout(self) -> None:
         """Find out what is still ours, and leave if this process has no place in the pool any more."""
@@ -522,8 +534,8 @@ class Node:
         self.nursery.start_soon(self.leave, LEAVING_GRACE)
 
 
-async def _declare(channel: Channel, form: QueueForm) -> tuple[int, int]:
-    """Have a queue; its messages and consumers."""
+async def _count_consumers(channel: Channel, form: QueueForm) -> int:
+    """Have a queue, and find out how many wait at it."""
     declared = await channel.declare_queue(
         form.name,
         durable=form.durable,
@@ -531,4 +543,4 @@ async def _declare(channel: Channel, form: QueueForm) -> tuple[int, int]:
         auto_delete=form.auto_delete,
         arguments=form.arguments,
     )
-    return declared.message_count or 0, declared.consumer_count or 0
+    return declared.consumer_count or 0

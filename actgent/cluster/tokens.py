@@ -1,7 +1,8 @@
 """The tokens of partitions: each is a message that lies in the partition's queue, so that the broker hands the queue over.
 
-The owner holds it unacknowledged, and with its channel it goes back. A token is a trigger only: whose the partition is, the
-epoch in the database says. So one that is missing, or one too many, costs nothing but time.
+The owner holds it unacknowledged, and with its channel it goes back. Whoever is the first to wait at a queue puts one there,
+so that there is one wherever somebody waits, and the next owner gets it though no request comes. A token is a trigger only:
+whose the partition is, the epoch in the database says. So one that is missing, or one too many, costs nothing but time.
 """
 
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from .wire import PERSISTENT, TOKEN, PartitionToken, encode_message, properties
 TOKEN_AGE = 240.0
 """Seconds after which a token is put anew: a broker takes a message back that is held for long."""
 MISSING = 5.0
-"""Seconds without a token after which the owner of a partition puts another one."""
+"""Seconds without a token after which the owner of a partition puts another one, or who waits for one that nobody serves."""
 
 
 @attrs.define(eq=False)
@@ -29,7 +30,7 @@ class Tokens:
     _held: dict[int, tuple[Delivery, float]] = attrs.field(factory=dict)
     """With the time since when."""
     _without: dict[int, float] = attrs.field(factory=dict)
-    """Since when a partition that is ours has no token."""
+    """Since when a partition that is looked at has no token here."""
 
     def hold(self, partition: int, delivery: Delivery) -> None:
         """A token came: one is enough."""
@@ -54,17 +55,21 @@ class Tokens:
         await self.link.publish(self.name_of(partition), encode_message(PartitionToken()), about)
 
     async def look(self, partitions: Iterable[int]) -> None:
-        """Put tokens of our partitions where one is missing, or old; raises as `put`."""
-        now = trio.current_time()
-        for partition in partitions:
-            held = self._held.get(partition)
-            if held is None:
-                since = self._without.setdefault(partition, now)
-                wanted = now - since > MISSING
-                self._without[partition] = now if wanted else since
-            else:
-                self._without.pop(partition, None)
-                wanted = now - held[1] > TOKEN_AGE
-                self._held[partition] = held[0], now if wanted else held[1]
-            if wanted:
+        """Put tokens of these partitions where one is missing, or old; raises as `put`."""
+        now, looked_at = trio.current_time(), tuple(partitions)
+        self._without = {each: self._without[each] for each in looked_at if each in self._without}
+        for partition in looked_at:
+            if self._is_wanted(partition, now):
                 await self.put(partition)
+
+    def _is_wanted(self, partition: int, now: float) -> bool:
+        held = self._held.get(partition)
+        if held is not None:
+            self._without.pop(partition, None)
+            is_wanted = now - held[1] > TOKEN_AGE
+            self._held[partition] = held[0], now if is_wanted else held[1]
+            return is_wanted
+        since = self._without.setdefault(partition, now)
+        is_wanted = now - since > MISSING
+        self._without[partition] = now if is_wanted else since
+        return is_wanted
