@@ -3,16 +3,16 @@
 What was unfinished when a node died is counted before any of it is opened, also by a request: `PartitionedJournal.suspects`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl
 
 import orjson
 import trio
 
-from actgent.errors import ActgentError, JournalError
+from actgent.errors import ActgentError, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey, is_storable
 from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
@@ -22,6 +22,7 @@ from actgent.runtime.runtime import Runtime
 from actgent.support.batches import Batches
 from actgent.support.logs import Each, logger_of
 
+from .amqp import NotConfirmed, Unroutable
 from .link import BROKEN, BrokerLink
 from .queues import dead_queue
 from .wire import PERSISTENT, Buried, WireRequest, encode_message, properties, session_named
@@ -30,6 +31,8 @@ WATCHED = 30.0
 """Seconds for which a suspect is watched alone; then it goes on beside the next one."""
 LOOK = 0.2
 """Seconds between two looks at a suspect."""
+AGAIN = 0.5
+"""Seconds until a database that did not answer is asked again."""
 COUNTED = 2.0
 """Seconds between two looks at which of those that were counted have ended what they were at."""
 KEPT_MS = 7 * 24 * 3_600_000
@@ -39,6 +42,8 @@ _LONGEST = 800
 POISON = "poison"
 """The kind of the failure of a message that was buried."""
 _log = logger_of(__name__)
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 
 class Quarantine:
@@ -122,14 +127,23 @@ class Quarantine:
                     released.set()
 
     async def _try(self, suspect: Suspect) -> None:
-        key = suspect.key
-        self._journal.epoch_of(key.session_id)  # or another node tries it
-        await (self._bury(suspect) if suspect.is_to_be_buried else self._mark(suspect))
-        await self._runtime.take_up(partial(_is_same, key.session_id))
-        if await self._wait_done(key):
-            await self._journal.suspects.clear(key)
+        key, suspects = suspect.key, self._journal.suspects
+        await self._persist(key, self._bury if suspect.is_to_be_buried else self._mark, suspect)
+        await self._persist(key, self._runtime.take_up, partial(_is_same, key.session_id))
+        if await self._persist(key, self._wait_done, key):
+            await self._persist(key, suspects.clear, key)
         else:
-            await self._journal.suspects.mark_alone(key, is_alone=False)
+            await self._persist(key, partial(suspects.mark_alone, is_alone=False), key)
+
+    async def _persist(self, key: SessionKey, fn: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Do a step of a trial until the database answers, for as long as the session is ours: nobody else opens it."""
+        while True:
+            self._journal.epoch_of(key.session_id)  # or another node tries it
+            try:
+                return await fn(*args)
+            except (JournalFailed, JournalFull) as error:
+                _log.warning("suspect %s has to wait: %s", Each(key.session_id), Each(str(error)))
+            await trio.sleep(AGAIN)
 
     async def _mark(self, suspect: Suspect) -> None:
         """Write that it goes on alone, before it does."""
@@ -171,7 +185,7 @@ class Quarantine:
         about = properties(delivery_mode=PERSISTENT, expiration=str(KEPT_MS))
         try:
             await self._link.publish(dead_queue().name, encode_message(notice), about)
-        except (*BROKEN, JournalError) as error:
+        except (*BROKEN, Unroutable, NotConfirmed, JournalError) as error:
             _log.warning("nobody was told of a message that was given up: %s", Each(str(error)))
 
 

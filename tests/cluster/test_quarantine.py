@@ -1,0 +1,162 @@
+"""Suspects whose database does not answer for a moment, at each step of their trial in turn."""
+
+import types
+
+import attrs
+import pytest
+import trio
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from actgent.cluster.amqp import NotConfirmed, Unroutable
+from actgent.cluster.quarantine import POISON, Quarantine
+from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
+from actgent.journal.listing import SessionKey
+from actgent.journal.postgres import Suspect
+from actgent.journal.records import Accepted, Ended
+from actgent.messages import Message, Sender
+
+KEY = SessionKey("clerk", "s1")
+TRIES = 3
+
+
+@attrs.define(eq=False)
+class World:
+    """A database, a journal, a runtime and a broker, of which one call fails some times."""
+
+    failing: str = ""
+    error: Exception = attrs.field(factory=lambda: JournalFailed("the database is away"))
+    alone: int = 0
+    left: int = TRIES
+    is_ours: bool = True
+    noted: list = attrs.field(factory=list)
+    """What was done, in its order."""
+    records: list = attrs.field(factory=list)
+    count: int = 64
+    owned: dict = attrs.field(factory=dict)
+
+    @property
+    def suspects(self):
+        fake = types.SimpleNamespace(forget_ended=self.forget_ended)
+        for name in ("mark_alone", "clear", "bury"):
+            setattr(fake, name, self.step(name))
+        fake.count = self.count_all
+        return fake
+
+    async def count_all(self, *_, **__):
+        await trio.lowlevel.checkpoint()
+        return [Suspect(key=KEY, crashes=3, alone=self.alone)]
+
+    async def forget_ended(self, *_):
+        await trio.lowlevel.checkpoint()
+        return False
+
+    def step(self, name, result=None):
+        async def do(*_, **options):
+            await trio.lowlevel.checkpoint()
+            if name == self.failing and self.left:
+                self.left -= 1
+                raise self.error
+            self.noted.append(name)
+            return result() if result is not None else None
+
+        return do
+
+    def epoch_of(self, session_id):
+        if not self.is_ours:
+            raise Fenced("it is another one's")
+        return 1
+
+    @property
+    def head(self):
+        return self.step("head")
+
+    @property
+    def load(self):
+        return self.step("load", lambda: tuple(self.records))
+
+    async def commit(self, entry, *, epoch):
+        await self.step("commit")()
+        self.records += entry.records
+
+    # --- the runtime and the broker --------------------------------------------------------
+
+    agents = ("clerk",)
+
+    async def take_up(self, is_taken):
+        assert is_taken(KEY.session_id)
+        await self.step("take_up")()
+
+    async def publish(self, *_):
+        await self.step("publish")()
+
+
+def accepted(number):
+    return Accepted(
+        message=Message(id=f"m{number}", session_id=KEY.session_id, sender=Sender("ada"), parts="hi")
+    )
+
+
+async def try_suspect(world):
+    """Count the suspect, and return when it may be opened by others."""
+    quarantine = Quarantine(world, world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        await quarantine.count([0], ["clerk"], have_died=True)
+        assert quarantine.is_withheld(KEY.session_id)
+        await quarantine.wait(KEY.session_id)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("error", [JournalFailed("away"), JournalFull("full")], ids=["away", "full"])
+@pytest.mark.parametrize("failing", ["mark_alone", "take_up", "head", "clear"])
+async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, failing, error):
+    """Nobody else would ever open it: whatever step fails is done again, and none that was done."""
+    world = World(failing, error)
+    await try_suspect(world)
+    assert world.left == 0
+    assert world.noted == ["mark_alone", "take_up", "head", "clear"]
+
+
+@pytest.mark.parametrize("failing", ["load", "bury", "commit", "publish", "take_up"])
+async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
+    """Also where the database or the broker fails at any step: what waits behind it goes on."""
+    errors = {"publish": Unroutable("no queue")}
+    world = World(failing, alone=2)
+    world.error = errors.get(failing, world.error)
+    world.records = [accepted(1), accepted(2)]
+    await try_suspect(world)
+    ended = [each for each in world.records if isinstance(each, Ended)]
+    assert [(each.message_id, each.failed) for each in ended] == [("m1", POISON)]
+    assert world.noted[-3:] == ["take_up", "head", "clear"]
+
+
+@pytest.mark.parametrize("error", [Unroutable("no queue"), NotConfirmed("full")], ids=["unroutable", "full"])
+async def test_a_notice_that_the_broker_does_not_take_fails_nobody(autojump_clock, error):
+    """The table of the dead has what it was about."""
+    world = World("publish", error, alone=2, records=[accepted(1)])
+    await try_suspect(world)
+    assert world.noted[:3] == ["load", "bury", "commit"]
+    assert world.noted[-1] == "clear"
+
+
+async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
+    """As its partition was taken while the database was away."""
+    world = World("take_up", left=10**9)
+    quarantine = Quarantine(world, world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        await quarantine.count([0], ["clerk"], have_died=True)
+        while world.left > 10**9 - TRIES:  # noqa: ASYNC110 - the journal counts
+            await trio.sleep(0.1)
+        world.is_ours = False
+        await quarantine.wait(KEY.session_id)
+        nursery.cancel_scope.cancel()
+    assert world.noted == ["mark_alone"]
+
+
+async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
+    """It would be damaged the next time, too."""
+    world = World("take_up", JournalDamaged("its checksum is wrong"), left=10**9)
+    await try_suspect(world)
+    assert world.left == 10**9 - 1
