@@ -445,10 +445,9 @@ class Node:
 
     async def _give_back(self, do: Do) -> None:
         """Let others have a partition; they get it when the database knows that nothing was left in the middle."""
-        while True:
+        while self.journal.owned.get(do.partition) == do.epoch:  # else another node has had it since
             try:
                 await self.journal.give_back([do.partition])
-                break
             except Fenced:  # another node has it already
                 break
             except JournalError as error:

@@ -17,7 +17,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
 
-from actgent.errors import ConfigurationError, Fenced
+from actgent.errors import ConfigurationError, Fenced, JournalFailed
 from actgent.journal.base import Entry, Snapshot
 from actgent.journal.opening import open_journal
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, statements
@@ -195,6 +195,60 @@ async def test_who_gives_a_partition_back_left_nothing_in_the_middle(postgres_ur
         (taken,) = await b.take([0])
         assert (taken.before, taken.was_clean) == ("a", True)
         assert await b.load(writer.session_id, agent="a") == writer.confirmed[:2]
+
+
+class Interrupted(PartitionedJournal):
+    """A journal in which something happens while it writes what is queued."""
+
+    meanwhile = None
+
+    async def _flush(self, key):
+        if self.meanwhile is not None:
+            fn, self.meanwhile = self.meanwhile, None
+            await fn()
+        await super()._flush(key)
+
+
+async def test_what_was_lost_and_taken_again_meanwhile_is_not_given_back(postgres_url):
+    """It is another ownership than the one that was to end: its sessions live here."""
+    async with (
+        Interrupted(postgres_url, node="a").running() as a,
+        open_node(postgres_url, "b") as b,
+        open_node(postgres_url, "c") as c,
+    ):
+        await a.acquire()
+        await a.take([0])
+
+        async def lose_and_take():
+            await b.take([0])
+            await a.look()
+            await a.take([0])
+
+        a.meanwhile = lose_and_take
+        await a.give_back([0])
+        assert a.owned == {0: 3}
+        (taken,) = await c.take([0])
+        assert (taken.before, taken.was_clean) == ("a", False)
+
+
+async def test_what_could_not_be_given_back_is_still_ours(postgres_url, monkeypatch):
+    """So that it is given back the next time, and is clean for the next owner."""
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
+        give_back = a._table.give_back
+
+        async def fail(_):
+            monkeypatch.setattr(a._table, "give_back", give_back)
+            await trio.lowlevel.checkpoint()
+            raise JournalFailed("the database is away")
+
+        monkeypatch.setattr(a._table, "give_back", fail)
+        with pytest.raises(JournalFailed):
+            await a.give_back([0])
+        assert a.owned == {0: 1}
+        await a.give_back([0])
+        assert a.owned == {}
+        (taken,) = await b.take([0])
+        assert taken.was_clean
 
 
 async def test_a_look_finds_what_others_have_taken(postgres_url):

@@ -136,15 +136,28 @@ class PartitionedJournal(PostgresJournal):
     async def give_back(self, partitions: Iterable[int]) -> None:
         """Let others have partitions: all that was queued is written before, and nothing of them after.
 
+        One that was lost and taken again meanwhile stays ours.
+
         Raises:
             JournalError: something could not be written; they are still ours.
         """
+        known = {each: self.owned[each] for each in partitions if each in self.owned}
         await self._flush(EVERYONE)
         async with self._storage:
-            given = {each: self.owned.pop(each) for each in partitions if each in self.owned}
+            given = {each: epoch for each, epoch in known.items() if self.owned.get(each) == epoch}
+            for each in given:
+                del self.owned[each]
             self._forget(given)
         if given:
+            await self._give_back(given)
+
+    async def _give_back(self, given: Mapping[int, int]) -> None:
+        try:
             await self._table.give_back(given)
+        except JournalError:
+            for each, epoch in given.items():
+                self.owned.setdefault(each, epoch)
+            raise
 
     async def look(self) -> list[int]:
         """Find out which partitions others have taken; returns them, as `on_lost` gets them."""
