@@ -129,7 +129,8 @@ def test_what_stands_for_one_says_what_it_was():
 def test_words_of_groups_are_for_others_to_use(name):
     """An exception that is no group may have a field or a method that is called so, and stays itself."""
     members = {"__slots__": (name,)} if name == "exceptions" else {name: refuse}
-    assert tamed(kept := type("Failed", (ValueError,), members)("mine")) is kept
+    kept = type("Failed", (ValueError,), members)("mine")
+    assert tamed(kept) is kept
     group = type("Group", (ExceptionGroup,), {name: refuse})("mine", [kept])
     assert isinstance(tamed(group), ForeignExit)
 
@@ -144,7 +145,7 @@ async def test_a_cancellation_goes_before_it(name):
                 await trio.sleep_forever()
             finally:
                 raise unruly(name)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the edge to foreign code
             with pytest.raises(trio.Cancelled):
                 failure_of(error, "tool", "t")
 
