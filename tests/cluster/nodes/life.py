@@ -17,7 +17,7 @@ import trio
 from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
 from actgent.cluster import node, queues
 from actgent.cluster.requests import Telling
-from actgent.cluster.wire import session_named
+from actgent.cluster.wire import deaths_of, session_named
 from actgent.runtime.intake import Intake
 from actgent.web.reach import Reach
 
@@ -90,7 +90,8 @@ async def _die_of_an_answer(send, telling, piece):
     when, _, rest = session_named(work.asked).partition("-")
     if not _may_die_of(work):
         return await send(telling, piece)
-    ANSWERED[session_named(work.asked)] += 1000 if work.delivery.redelivered else 1  # a node has died of it
+    has_died = work.delivery.redelivered or deaths_of(work.delivery)  # a node, of it
+    ANSWERED[session_named(work.asked)] += 1000 if has_died else 1
     is_last = str(ANSWERED[session_named(work.asked)]) == rest.partition("-")[0]
     if is_last and when == "before":
         signal.raise_signal(signal.SIGKILL)
