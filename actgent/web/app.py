@@ -317,13 +317,16 @@ def problem_response(problem: Problem, request_id: str) -> JSON:
     )
 
 
-def told_problem(error: Exception, request_id: str) -> Problem:
-    """Return what an error is to a client; what is the server's own fault stands in the log."""
+def told_problem(error: Exception, request_id: str, *, is_led_on: bool = False) -> Problem:
+    """Return what an error is to a client; what is the server's own fault stands in the log.
+
+    `is_led_on`: other processes own sessions, too, and a request goes to who owns its session.
+    """
     problem = problem_of(error)
     if problem is None:
         _log.exception("request %s failed", Each(request_id))
         return Problem("internal", "the log of the server has it under this request id")
-    if isinstance(error, SessionMoved):
+    if isinstance(error, Fenced if is_led_on else SessionMoved):
         _log.debug("request %s: %s", Each(request_id), error)  # whoever asks is led to the next node
     elif problem.status >= 500 and error is not problem:  # noqa: PLR2004 - server errors
         _log.error("request %s: %s: %s", Each(request_id), type(error).__name__, error)

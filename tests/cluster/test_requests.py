@@ -16,8 +16,8 @@ from actgent.cluster.operations.figures import NodeFigures
 from actgent.cluster.quarantine import Quarantine as RealQuarantine
 from actgent.cluster.requests import MOST, TRIED, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
-from actgent.errors import BrokerLost
-from actgent.journal.postgres import PartitionedJournal, read_dead, read_request
+from actgent.errors import BrokerLost, JournalFailed
+from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, read_request
 from actgent.web.gateway import open_inside
 from actgent.web.server.wired import LIMITS, WiredApplication, wired_application
 from actgent.web.tokens import Logins, TokenStore
@@ -147,6 +147,30 @@ async def test_an_answer_that_cannot_be_sent_leaves_no_traceback(error, verb, pa
                 await trio.testing.wait_all_tasks_blocked()
     assert link.tried == 1
     assert not [each for each in caplog.records if each.exc_info or each.levelno > logging.INFO]
+
+
+@pytest.mark.parametrize("error", [PartitionsLost([3]), JournalFailed("away")], ids=["moved", "failed"])
+async def test_a_request_that_is_led_on_is_no_error_in_the_log(error, caplog, autojump_clock):
+    """That a partition moves while a request reads from it is ordinary, unlike a database that is away: the next owner answers."""
+    delivery, store = Delivery(), TokenStore([])
+
+    def find(_):
+        raise error
+
+    async with (
+        open_runtime(journal="memory:") as runtime,
+        open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
+        trio.open_nursery() as nursery,
+    ):
+        application = WiredApplication(inside=inside, find=find)
+        requests = Requests(
+            Outbox(), application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
+        )
+        requests.open()
+        requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
+    has_moved = isinstance(error, PartitionsLost)
+    assert delivery.became == ["given back" if has_moved else "acknowledged"]
+    assert bool([each for each in caplog.records if each.levelno > logging.INFO]) is not has_moved
 
 
 class Outbox:

@@ -103,7 +103,8 @@ class WiredApplication:
         except Exception as error:  # the edge: whatever it is, the sender gets a problem
             if answer.has_begun:
                 raise
-            await answer.say(problem_response(told_problem(error, answer.id), answer.id))
+            problem = told_problem(error, answer.id, is_led_on=True)
+            await answer.say(problem_response(problem, answer.id))
         finally:
             self.inside.metrics.requests[answer.route, answer.status] += 1
 
