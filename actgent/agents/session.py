@@ -42,7 +42,7 @@ from actgent.modes.mode import Actor
 from actgent.modes.modes import Modes
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.approval_decisions import decide, open_approvals, session_holding
-from actgent.runtime.delegation.giving import Delegation
+from actgent.runtime.delegation.giving import Delegation, find_tasks, stop_tasks, was_told
 from actgent.runtime.following import (
     ObservationReader,
     SessionFollower,
@@ -71,8 +71,14 @@ from actgent.sessions.following import (
 )
 from actgent.sessions.handlers import Handler, HandlerKind
 from actgent.sessions.incoming import Content, message_to, sayable_parts
-from actgent.sessions.waiting.schedules import SOON, schedules, set_schedule, unset_schedule
-from actgent.sessions.waiting.tasks import TASK_DEADLINE
+from actgent.sessions.waiting.schedules import (
+    SOON,
+    is_over_by_time,
+    schedules,
+    set_schedule,
+    unset_schedule,
+)
+from actgent.sessions.waiting.tasks import TASK_DEADLINE, task_key
 from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
 from actgent.support.leads import for_sessions
@@ -500,13 +506,14 @@ class Session(Generic[DataT_co]):
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
         self._agent.check_loop("session.unschedule()")
-        context = self._context
+        context, was_tried = self._context, False
         with suppress(SessionMoved):
             if not context.has_moved:
+                was_tried = schedule_id in {each.id for each in schedules(context)}
                 with self._agent.lifecycle.kept(context):
                     return await unset_schedule(context, schedule_id)
-        remote = self._elsewhere(SessionMoved(self.agent_name, self.id))
-        was_set: bool = await remote.unschedule(schedule_id)
+        there = self._elsewhere(SessionMoved(self.agent_name, self.id))
+        was_set: bool = await there.removed("unschedule", schedule_id, may_be_done=was_tried)
         return was_set
 
     @property
@@ -584,7 +591,7 @@ class Session(Generic[DataT_co]):
             agents.opener(agent),
             context,
             sayable_parts(task),
-            key=f"{context.scope}/%task/{task_id}" if task_id else f"{self.id}/task/{new_id()}",
+            key=task_key(context.scope, task_id) if task_id else f"{self.id}/task/{new_id()}",
             name=task_id or "",
             priority=Priority.named(priority),
             deadline=deadline,
@@ -593,23 +600,26 @@ class Session(Generic[DataT_co]):
     async def cancel_task(self, task_id: str) -> bool:
         """Stop a delegated task and close its session, durable on return; nothing of it is told. False where it is not at work.
 
-        Where several agents were given a task of this id, all of them are stopped.
+        False, too, where what it came to was told while it was stopped. Where several agents were given a task of this id,
+        all of them are stopped. With children of its own, they are closed, too.
 
-        With children of its own, they are closed, too.
+        Raises:
+            NotRunning: after a restart, where the task's agent does not run here.
+            JournalError: it is closed, and the journal does not know, or it cannot be looked for.
         """
         self._agent.check_loop("session.cancel_task()")
-        context = self._context
-        tasks = _tasks_named(context, task_id)
+        context, agents = self._context, self._services.delegation.agents
+        tasks: Sequence[SessionContext] = ()
         try:
             await trio.lowlevel.checkpoint()
             if context.has_moved:
                 raise context.refusal
-            for each in [each for task in tasks for each in await host_of(task).close(task)]:
-                await write_end(each)
+            tasks = await find_tasks(agents, self._services.running.journal, context, task_id)
+            return await stop_tasks(context, tasks)
         except SessionMoved as moved:
-            was_at_work: bool = await self._elsewhere(moved).cancel_task(task_id)
-            return was_at_work or bool(tasks)
-        return bool(tasks)
+            there = self._elsewhere(moved)
+            was_at_work: bool = await there.removed("cancel_task", task_id, may_be_done=bool(tasks))
+            return was_at_work
 
     @property
     def handed_to(self) -> str:
@@ -919,17 +929,6 @@ def context_of(session: Session) -> SessionContext:
     return context
 
 
-def _tasks_named(context: SessionContext, task_id: str) -> Sequence[SessionContext]:
-    """The delegated tasks of an id that are at work; nothing of them is told any more."""
-    children = context.children
-    if not children:
-        return ()
-    tasks = children.tasks(task_id)
-    for task in tasks:
-        children.stop_report(task)
-    return tasks
-
-
 def _not_normal(priority: Priority | PriorityName) -> Priority | None:
     """A priority that others have to be told of; None for the one that all have."""
     named = Priority.named(priority)
@@ -939,6 +938,24 @@ def _not_normal(priority: Priority | PriorityName) -> Priority | None:
 def services_of(session: Session) -> SessionServices:
     """Return the services that a session uses."""
     return session._services  # noqa: SLF001 - it is this module that knows both ends
+
+
+def was_task_told(session: Session, task_id: str) -> bool:
+    """Return True if a session was told what a task of this id came to."""
+    return was_told(services_of(session).delegation.agents, context_of(session), task_id)
+
+
+async def has_fired(session: Session, schedule_id: str) -> bool:
+    """Return True if a schedule is over because its time came, and nobody removed it; False where no journal knows.
+
+    Raises:
+        JournalError: it cannot be read.
+    """
+    journal, context = services_of(session).running.journal, context_of(session)
+    if journal is None or context.log is None:
+        return False
+    await context.log.flush()
+    return is_over_by_time(await journal.load(context.id, agent=context.agent), schedule_id)
 
 
 async def schedule_in(session: Session, description: str, *, key: str | None, **times: Any) -> Schedule:

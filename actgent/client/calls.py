@@ -44,13 +44,26 @@ class Calls:
     """Seconds for which a request is tried."""
 
     async def call(
-        self, request: RemoteRequest, *, is_repeatable: bool = True, done_by: Collection[str] = ()
+        self,
+        request: RemoteRequest,
+        *,
+        is_repeatable: bool = True,
+        done_by: Collection[str] = (),
+        may_be_done: bool = False,
     ) -> Any:
         """Ask until there is an answer; returns it as decoded JSON. See `call_told`."""
-        return (await self.call_told(request, is_repeatable=is_repeatable, done_by=done_by))[0]
+        told = await self.call_told(
+            request, is_repeatable=is_repeatable, done_by=done_by, may_be_done=may_be_done
+        )
+        return told[0]
 
     async def call_told(
-        self, request: RemoteRequest, *, is_repeatable: bool = True, done_by: Collection[str] = ()
+        self,
+        request: RemoteRequest,
+        *,
+        is_repeatable: bool = True,
+        done_by: Collection[str] = (),
+        may_be_done: bool = False,
     ) -> tuple[Any, bool]:
         """Ask until there is an answer; returns it as decoded JSON, and whether an earlier try may have had its effect.
 
@@ -59,12 +72,13 @@ class Calls:
             is_repeatable: False: it is not sent again where it may have arrived.
             done_by: Kinds of errors that say, of a repetition, that the first one had its effect; then None is returned.
                 Not where the error says that what is so now is not what was asked for (`as_asked`): it is another's doing.
+            may_be_done: True: it was asked before in another way, and perhaps had its effect.
 
         Raises:
             ServerUnreachable: there was no answer in time; over a broker, BrokerLost.
             ActgentError: the answer is an error.
         """
-        pauses, until, may_be_done = Pauses(), trio.current_time() + self.patience, False
+        pauses, until = Pauses(), trio.current_time() + self.patience
         while True:
             try:
                 return await self.transport.call(request), may_be_done

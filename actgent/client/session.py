@@ -286,7 +286,7 @@ class RemoteSession:
 
     async def unschedule(self, schedule_id: str) -> bool:
         """Remove a schedule; False where none of this id is set, since it has fired or never was there."""
-        return await self._removed("unschedule", schedule_id)
+        return await self.removed("unschedule", schedule_id)
 
     async def delegate(
         self,
@@ -310,12 +310,13 @@ class RemoteSession:
 
     async def cancel_task(self, task_id: str) -> bool:
         """Stop a delegated task and close its session; False where it is not at work."""
-        return await self._removed("cancel_task", task_id)
+        return await self.removed("cancel_task", task_id)
 
-    async def _removed(self, operation: Operation, part: str) -> bool:
-        """Remove something, and tell whether it was there."""
+    async def removed(self, operation: Operation, part: str, *, may_be_done: bool = False) -> bool:
+        """Remove something, and tell whether it was there; `may_be_done`: it was perhaps removed by an earlier try."""
+        request = self.request(operation, part=part)
         try:
-            await self.calls.call(self.request(operation, part=part), done_by=("not-found",))
+            await self.calls.call(request, done_by=("not-found",), may_be_done=may_be_done)
         except LookupError:
             await self.look()  # which raises where it is the session that is not there
             return False

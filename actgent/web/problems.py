@@ -190,6 +190,6 @@ def problem_of(error: Exception) -> Problem | None:
     return Problem(row.kind, detail, **row.fields(error))
 
 
-def missing() -> Problem:
-    """There is no such thing, or it is another owner's: the same answer for both, byte by byte."""
-    return Problem("not-found", "there is nothing of this id here")
+def missing(**fields: Any) -> Problem:
+    """There is no such thing, or it is another owner's: the same answer for both, byte by byte, but for `fields` that say more."""
+    return Problem("not-found", "there is nothing of this id here", **fields)

@@ -174,6 +174,17 @@ async def test_a_repeated_decision_is_told_whose_counts(autojump_clock):
                 await session.answer("1.s1", Reject("no"))
 
 
+@pytest.mark.parametrize("method", ["cancel_task", "unschedule"])
+async def test_what_had_its_effect_was_not_removed_by_a_try_whose_answer_was_lost(autojump_clock, method):
+    """The task has told its result, or the schedule has fired: the caller is told that nothing was stopped."""
+    lost, wire = ConnectionLost("cut", was_sent=True), Wire()
+    async with open_client(wire) as client:
+        session = client.agent("clerk")._known("s1")
+        for fields, is_removed in (({}, True), ({"as_asked": False}, False)):
+            wire.answers = [lost, Refused("not-found", "", status=404, fields=fields)]
+            assert await getattr(session, method)("t") is is_removed
+
+
 async def test_the_table_of_http_is_that_of_the_gateway(served):
     """Each operation stands in the gateway's description under this name, verb and path."""
     document = served.gateway.app.inside.document()

@@ -60,7 +60,25 @@ async def test_a_task_is_given_and_reports(ada):
     ]:
         seen = found
     assert (await ada.post("/v1/sessions/s1/tasks", json={"agent": "nobody", "task": "x"})).status_code == 404
-    assert (await ada.delete("/v1/sessions/s1/tasks/none")).status_code == 404
+    told, unknown = [await ada.delete(f"/v1/sessions/s1/tasks/{each}") for each in ("t1", "none")]
+    assert (told.status_code, told.json()["as_asked"]) == (404, False)
+    assert (unknown.status_code, "as_asked" in unknown.json()) == (404, False)
+
+
+async def test_who_removes_a_schedule_again_is_told_that_it_has_fired(ada):
+    """So a caller whose first answer was lost knows that nobody removed it; of one that was removed nothing is said."""
+    fired, removed = [
+        (await ada.post("/v1/sessions/s1/schedules", json={"description": "look", "after": after})).json()[
+            "id"
+        ]
+        for after in (0.001, 3600)
+    ]
+    assert (await ada.delete(f"/v1/sessions/s1/schedules/{removed}")).status_code == 204
+    while len((await ada.get("/v1/sessions/s1/schedules")).json()["items"]):
+        pass
+    first, second = [await ada.delete(f"/v1/sessions/s1/schedules/{each}") for each in (fired, removed)]
+    assert (first.status_code, first.json()["as_asked"]) == (404, False)
+    assert (second.status_code, "as_asked" in second.json()) == (404, False)
 
 
 async def test_a_task_at_work_is_listed_and_stopped(serving):

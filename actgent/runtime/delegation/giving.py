@@ -1,7 +1,8 @@
-"""Giving tasks from session to session, among the agents of one runtime; see `tasks`."""
+"""Giving tasks from session to session, and stopping them, among the agents of one runtime; see `tasks`."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -26,11 +27,12 @@ from actgent.journal.base import Entry, Journal
 from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.directory import Directory
+from actgent.runtime.sessions.lifecycle import write_end
 from actgent.runtime.sessions.naming import choose_id, id_in_tree
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import slot_lent
 from actgent.sessions.accounts import funding_of_result
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, host_of, scope_of
 from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
@@ -42,7 +44,7 @@ from actgent.sessions.waiting.task_reports import (
     report_text,
     with_shortfall,
 )
-from actgent.sessions.waiting.tasks import MAX_TASKS, TASK_DEADLINE, Task, child_id_of
+from actgent.sessions.waiting.tasks import MAX_TASKS, TASK_DEADLINE, Task, child_id_of, report_id_of, task_key
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.sessions.waiting.turn_options import restored_options
 from actgent.support.logs import Each, logger_of
@@ -257,7 +259,7 @@ class Delegation:
         answered = outcome_of(task, error, blame)
         agent = child.agent
         message = Message(
-            id=f"{child.scope if task.name else child.id}/result",  # several agents may have a task of one name
+            id=report_id(child, task),
             session_id=task.parent_id,
             sender=Sender(agent, "agent"),
             parts=(Text(report_text(agent, task.name or child.id, answered)),),
@@ -288,6 +290,8 @@ class Delegation:
         has_failed = False
         while True:
             try:
+                if not task.reports:  # it was stopped
+                    return None
                 return await self._post(task, message, funding_of_result(child), baggage)
             except (JournalFull, JournalFailed) as error:
                 if not has_failed:
@@ -324,6 +328,17 @@ class Delegation:
         if not is_accepted(records, accepted.message.id):
             entry = Entry(session_id=task.parent_id, agent=task.parent_agent, records=(accepted,))
             await journal.commit(entry, epoch=epoch)
+
+
+def report_id(child: SessionContext, task: Task) -> str:
+    """The id of the message that tells what a task came to; several agents may have one of the same name."""
+    return report_id_of(child.scope if task.name else child.id)
+
+
+def child_ids(opener: SessionOpener, asker: SessionContext, task_id: str) -> Collection[str]:
+    """The ids that the session of a task may have which its asker calls so; `opener` is that of any agent."""
+    made = (_child_id(opener, asker, each) for each in (task_id, task_key(asker.scope, task_id)))
+    return {task_id, *made}
 
 
 def _child_id(opener: SessionOpener, asker: SessionContext, key: str) -> str:
@@ -382,3 +397,46 @@ async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: s
     return answer_in(records) or Answered(
         message_id=message_id_of(child_id), text="it was closed before it answered", failed="stopped"
     )
+
+
+async def find_tasks(
+    agents: Directory, journal: Journal | None, asker: SessionContext, task_id: str
+) -> Sequence[SessionContext]:
+    """The delegated tasks of an id that are at work, and those that only the journal has since a restart or a move.
+
+    Raises:
+        NotRunning: the agent of one that only the journal has does not run here.
+        SessionMoved: another process goes on with them.
+        JournalError: they cannot be read.
+    """
+    if journal is not None and asker.log is not None and asker.log.has_come_back:
+        ids = child_ids(agents.opener(asker.agent), asker, task_id)
+        for head in await journal.children(*asker.key):
+            if head.session_id in ids and not head.closed and head.key not in (asker.children or ()):
+                with suppress(SessionClosed, SessionNotFound):
+                    await agents.opener(head.agent).find(head.session_id)
+    return () if asker.children is None else asker.children.tasks(task_id)
+
+
+async def stop_tasks(asker: SessionContext, tasks: Sequence[SessionContext]) -> bool:
+    """Close sessions of tasks, durable on return; False if all of them have told what they came to.
+
+    Raises:
+        SessionMoved: another process goes on with them.
+        JournalError: they are closed, and the journal does not know.
+    """
+    stopped = [(task, task.task) for task in tasks if task.task is not None]
+    for child, task in stopped:
+        if task.reports and asker.children is not None:
+            asker.children.stop_report(child)
+    for child in tasks:
+        for each in await host_of(child).close(child):
+            await write_end(each)
+    return any(not asker.mail.has_accepted(report_id(child, task)) for child, task in stopped)
+
+
+def was_told(agents: Directory, asker: SessionContext, task_id: str) -> bool:
+    """Return True if a session was told what a task of this id came to."""
+    ids = child_ids(agents.opener(asker.agent), asker, task_id)
+    names = {each for child_id in ids for agent in agents for each in (child_id, scope_of(agent, child_id))}
+    return any(asker.mail.has_accepted(report_id_of(each)) for each in names)

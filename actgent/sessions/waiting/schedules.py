@@ -245,6 +245,16 @@ def schedules_in(records: Iterable[Record]) -> tuple[Schedule, ...]:
     return tuple(sorted(found.values(), key=lambda each: each.at))
 
 
+def is_over_by_time(records: Iterable[Record], schedule_id: str) -> bool:
+    """Return True if what a session's records say last of a schedule is that it fired."""
+    last: Record | None = None
+    for record in records:
+        match record:
+            case Scheduled(schedule_id=name) | Fired(schedule_id=name) | Unscheduled(schedule_id=name):
+                last = record if name == schedule_id else last
+    return isinstance(last, Fired)
+
+
 @attrs.frozen(kw_only=True)
 class SavedSchedule:
     """A schedule that is set, for a snapshot of its session."""

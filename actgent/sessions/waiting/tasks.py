@@ -77,3 +77,13 @@ def child_id_of(key: str) -> str:
     return (
         f"{key[:_MAX_ID]}/{hashlib.blake2b(key.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
     )
+
+
+def task_key(scope: str, task_id: str) -> str:
+    """The key of a delegated task that the session of this scope calls so."""
+    return f"{scope}/%task/{task_id}"
+
+
+def report_id_of(name: str) -> str:
+    """The id of the message that tells what a task came to, by its session's scope, or its id where it has no name."""
+    return f"{name}/result"

@@ -5,7 +5,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from actgent.agents.session import context_of
+from actgent.agents.session import Session, context_of, has_fired, was_task_told
 from actgent.web.problems import Problem, missing
 
 from .chat import CONTENT, to_content
@@ -78,7 +78,7 @@ async def unschedule(call: HTTPCall) -> Response:
     """Remove a schedule."""
     session = await call.session()
     if not await session.unschedule(call.path["s"]):
-        raise missing()
+        raise _gone(session, is_otherwise=await has_fired(session, call.path["s"]))
     return Response(status_code=204)
 
 
@@ -114,8 +114,16 @@ async def cancel_task(call: HTTPCall) -> Response:
     """Stop a task."""
     session = await call.session()
     if not await session.cancel_task(call.path["t"]):
-        raise missing()
+        raise _gone(session, is_otherwise=was_task_told(session, call.path["t"]))
     return Response(status_code=204)
+
+
+def _gone(session: Session, *, is_otherwise: bool) -> Exception:
+    """What is to be removed is not there; `is_otherwise`: it has had its effect, so nobody removed it, no earlier try either."""
+    context = context_of(session)
+    if context.has_moved:
+        return context.refusal
+    return missing(as_asked=False) if is_otherwise else missing()
 
 
 ENDPOINTS = (

@@ -5,12 +5,14 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import (
     AgentCard,
     BareAgent,
     ConfigurationError,
     InboxFull,
+    JournalFailed,
     LimitReached,
     NotRunning,
     ScriptedLLM,
@@ -208,6 +210,98 @@ async def test_a_task_can_be_cancelled(autojump_clock):
         assert not await session.cancel_task(task_id)
         assert (session.children, worker._opener.running.sessions.keys()) == ((), set())
         await trio.sleep(200)
+        assert session.history == ()
+
+
+async def test_a_task_that_only_the_journal_has_is_cancelled(autojump_clock):
+    """After a restart it is not in memory until its agent opens it; it is looked for there, and nothing comes of it."""
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal) as runtime:
+                lead, worker = team(delay=1000)
+                for agent in (lead, worker):
+                    await runtime.start(agent)
+                session = await lead.create_session("ada", session_id="s1")
+                given = [await session.delegate("worker", "a hole", task_id=each) for each in (None, "t")]
+                await trio.sleep_forever()
+        may_open = trio.Event()
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            lead, worker = team(delay=1000)
+            worker.on_session(lambda _: may_open.wait())
+            await runtime.start(lead)
+            session = await lead.open_session("s1")
+            with pytest.raises(NotRunning):
+                await session.cancel_task("t")
+            assert not await session.cancel_task("other")
+            nursery.start_soon(runtime.start, worker)
+            await trio.testing.wait_all_tasks_blocked()
+            was_at_work = {}
+
+            async def cancel(task_id):
+                was_at_work[task_id] = await session.cancel_task(task_id)
+
+            for task_id in given:
+                nursery.start_soon(cancel, task_id)
+            await trio.testing.wait_all_tasks_blocked()
+            may_open.set()
+            await trio.sleep(2000)
+            assert was_at_work == dict.fromkeys(given, True)
+            assert session.history == ()
+        assert {each.session_id for each in await open_sessions(journal)} <= {"s1"}
+
+
+async def test_a_task_is_not_cancelled_whose_result_is_on_its_way(autojump_clock):
+    """Who stops it then is told so, since the result is told all the same."""
+    may_write = trio.Event()
+
+    class Slow(MemoryJournal):
+        async def commit(self, entry, *, epoch, durable=True):
+            accepted = [each.message.id for each in entry.records if type(each).__name__ == "Accepted"]
+            if any(each.endswith("/result") for each in accepted):
+                await may_write.wait()
+            await super().commit(entry, epoch=epoch, durable=durable)
+
+    lead, worker = team(delay=1)
+    async with Slow().running() as journal, open_runtime(journal=journal) as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        await session.delegate("worker", "a hole", task_id="t")
+        await trio.sleep(2)
+        async with trio.open_nursery() as nursery:
+
+            async def cancel():
+                assert not await session.cancel_task("t")
+
+            nursery.start_soon(cancel)
+            await trio.testing.wait_all_tasks_blocked()
+            may_write.set()
+        await session.wait_idle()
+        assert [each.sender.kind for each in session.history] == ["agent", "assistant"]
+
+
+async def test_a_stopped_task_does_not_wait_for_a_journal_to_tell_its_result(autojump_clock):
+    """Its result was to be told as soon as the journal works: nobody is told it any more."""
+    works = False
+
+    class Failing(MemoryJournal):
+        async def commit(self, entry, *, epoch, durable=True):
+            accepted = [each.message.id for each in entry.records if type(each).__name__ == "Accepted"]
+            if not works and any(each.endswith("/result") for each in accepted):
+                raise JournalFailed("the disk is away")
+            await super().commit(entry, epoch=epoch, durable=durable)
+
+    lead, worker = team(delay=1)
+    async with Failing().running() as journal, open_runtime(journal=journal) as runtime:
+        for agent in (lead, worker):
+            await runtime.start(agent)
+        session = await lead.create_session("ada")
+        await session.delegate("worker", "a hole", task_id="t")
+        await trio.sleep(2)
+        with trio.fail_after(60):
+            assert await session.cancel_task("t")
+        works = True
+        await trio.sleep(10)
         assert session.history == ()
 
 
