@@ -324,11 +324,15 @@ class Requests:
         self._workers.start_soon(self, work)
 
     async def _suspect(self, work: _Work) -> None:
-        """Some node had this request: where it has died, have it begun with that noted, alone, or by nobody any more."""
+        """Some node had this request: where it has died, have it begun with that noted, alone, or by nobody any more.
+
+        Where its session is a suspect, nodes have died of what that had accepted: the request waits for its trial.
+        """
         has_died = False
         with trio.CancelScope() as scope:
             work.scope = scope
-            has_died = self._judge is None or await self._judge(work.came_at)
+            if not self._quarantine.is_withheld(work.session):
+                has_died = self._judge is None or await self._judge(work.came_at)
             if has_died:
                 await self._count(work)
         if self._running.get(work.place) is work:

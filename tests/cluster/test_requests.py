@@ -61,6 +61,9 @@ class Quarantine:
     async def wait(self, session_id):
         await trio.lowlevel.checkpoint()
 
+    def is_withheld(self, session_id):
+        return session_id == "suspect"
+
     async def bury_request(self, asked, words):
         await trio.lowlevel.checkpoint()
         self.buried += [asked.id] * self.can_bury
@@ -664,6 +667,34 @@ async def test_requests_of_which_nodes_may_have_died_are_begun_one_after_the_oth
         assert len(link.returned) == 3
         requests.close()
     assert len(requests) == 0
+
+
+async def test_a_request_to_a_suspect_is_not_counted(autojump_clock):
+    """Its nodes have died of what the session had accepted, which is counted there: it is begun, and waits for the trial."""
+    link, quarantine, delivery = (
+        Returning(),
+        Quarantine(),
+        Delivery(
+            properties(reply_to="gone", message_id="m", headers={"deaths": 2, "alone": True}),
+            redelivered=True,
+        ),
+    )
+    async with trio.open_nursery() as nursery:
+        requests = Requests(
+            link,
+            Application(is_grouped=False),
+            quarantine,
+            nursery.start_soon,
+            NodeFigures(),
+            workers=Tasks(nursery),
+            queue="queue",
+        )
+        requests.open(has_died=True)
+        requests.take(
+            delivery, WireRequest(id="m", verb="POST", path="/sessions/suspect/messages", owner="ada")
+        )
+    assert (delivery.became, quarantine.buried, link.returned) == (["acknowledged"], [], [])
+    assert [piece.status for piece in link.sent] == [200]
 
 
 async def test_a_request_that_comes_again_without_a_death_is_begun(autojump_clock):
