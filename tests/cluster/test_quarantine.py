@@ -15,9 +15,17 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.postgres import Suspect
 from actgent.journal.records import Accepted, Ended
 from actgent.messages import Message, Sender
+from actgent.support.logs import summarise
 
 KEY = SessionKey("clerk", "s1")
 TRIES = 3
+
+
+@pytest.fixture(autouse=True)
+def _told():
+    """Equal records are counted and told later: here, and not in another test."""
+    yield
+    summarise(all_of_them=True)
 
 
 @attrs.define(eq=False)
