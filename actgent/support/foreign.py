@@ -90,8 +90,8 @@ def call_foreign(fn: Callable[..., T], *args: object) -> tuple[T] | Raised:
     """Call a foreign function in a thread of trio's, which is to see nothing of what it raises; for `unwrap_foreign`."""
     try:
         return (fn(*args),)
-    except BaseException as error:  # noqa: BLE001 - it is raised where the thread is waited for
-        return Raised(error)
+    except BaseException as error:  # noqa: ASYNC103, BLE001 - it is raised where the thread is waited for
+        return Raised(error)  # noqa: ASYNC104 - as above
 
 
 def unwrap_foreign(ended: tuple[T] | Raised) -> T:
