@@ -143,6 +143,7 @@ class Node:
         """
         self._runtime = runtime
         self.ownership = Ownership(self.name, self.journal.count)
+        refused: BaseException | None = None
         async with trio.open_nursery() as nursery:
             self.nursery = nursery
             start = nursery.start_soon
@@ -154,13 +155,20 @@ class Node:
             self._shared = new(queue=shared_queue(self.pool).name, judge=self._wait_judged)
             queues = [self._queue(each, (3,)).name for each in range(self.journal.count)]
             self._requests = {each: new(queue=queue) for each, queue in enumerate(queues)}
-            await nursery.start(self.link.run, self._build, self._connection_lost)
-            start(partial(self._to_take.run, self._take, together=TOGETHER))
-            start(self._to_recover.run, self._recover)
-            start(self._quarantine.run, runtime)
-            start(self._beat)
-            start(self._look)
-            task_status.started()
+            try:
+                await nursery.start(self.link.run, self._build, self._connection_lost)
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
+                refused = error
+                nursery.cancel_scope.cancel()
+            else:
+                start(partial(self._to_take.run, self._take, together=TOGETHER))
+                start(self._to_recover.run, self._recover)
+                start(self._quarantine.run, runtime)
+                start(self._beat)
+                start(self._look)
+                task_status.started()
+        if refused is not None:
+            raise refused
 
     async def leave(self, grace: float) -> None:
         """Hand all partitions over, each once its turns have ended or the grace is over; returns then."""

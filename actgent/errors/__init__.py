@@ -108,7 +108,7 @@ class ActgentError(Exception):
 def nearest(word: str, known: Iterable[str]) -> str:
     """End an error that refuses an unknown word: name the known one that was meant, or else all of them."""
     known = tuple(known)
-    return meant(word, known) or f"choose one of {', '.join(known)}"
+    return meant(word, known) or (f"choose one of {', '.join(known)}" if known else "there is none at all")
 
 
 def meant(word: object, known: Iterable[str]) -> str:

@@ -74,7 +74,8 @@ async def _reach_any(address: BrokerAddress, name: str, heartbeat: int) -> tuple
             failures.append(f"{place} has not answered within {CONNECTING:g} s")
         except (*BROKEN, ProtocolError) as error:
             failures.append(f"{place}: {shown(words_of_loss(error))}")
-    raise BrokerLost(", ".join(f"{host}:{port}" for host, port in address.hosts), "; ".join(failures))
+    places = ", ".join(f"{host}:{port}" for host, port in address.hosts)
+    raise BrokerLost(places, f"{'; '.join(failures)}: look whether RabbitMQ runs there, and at the broker's address")
 
 
 async def _reach(

@@ -13,7 +13,16 @@ import attrs
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, Text, connect
+from actgent import (
+    LLM,
+    Answer,
+    BareAgent,
+    BrokerLost,
+    ConfigurationError,
+    Text,
+    connect,
+    open_runtime,
+)
 from actgent.journal.listing import SessionKey
 
 from .pairs import wait_balanced
@@ -151,6 +160,37 @@ async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
             refused = await command(cluster, *words)
             assert refused.returncode == 2
             assert "has no tables of a cluster: start a node" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("broker", "code", "why"),
+    [
+        ("amqp://guest:wrong@127.0.0.1:5672/", 2, "does not let user 'guest' in"),
+        ("amqp://guest:guest@127.0.0.1:1/", 1, "look whether RabbitMQ runs there"),
+    ],
+)
+async def test_a_node_whose_broker_takes_nobody_in_is_one_line(
+    open_cluster, commands, tmp_path, broker, code, why
+):
+    """Of the command; and a runtime raises the error itself, and no group with it."""
+    (tmp_path / "agents.py").write_text(AGENT)
+    async with open_cluster() as cluster:
+        cluster = attrs.evolve(cluster, broker=broker)
+        words = [ACTGENT, "node", tmp_path / "agents.py", "--pool", cluster.pool]
+        run = partial(commands.run, words, capture_output=True, text=True, timeout=PATIENCE)
+        refused = await trio.to_thread.run_sync(partial(run, env=environment(cluster)))
+        assert (refused.returncode, why in refused.stderr) == (code, True), refused.stderr
+        assert "Traceback" not in refused.stderr
+        with pytest.raises((BrokerLost, ConfigurationError), match=why):
+            async with open_runtime(journal=cluster.journal, broker=broker, pool=cluster.pool):
+                pytest.fail("there is no broker")
+
+
+async def test_nobody_can_be_drained_where_no_node_is(open_cluster, command):
+    """It is said that there is none, and not which to choose of them."""
+    async with open_cluster() as cluster:
+        refused = await command(cluster, "drain", "web", "--pool", cluster.pool)
+    assert (refused.returncode, refused.stderr) == (2, "actgent: there is no node 'web': there is none at all\n")
 
 
 async def test_a_node_is_started_seen_and_drained(open_cluster, command, commands, tmp_path):
