@@ -808,6 +808,15 @@ def test_files_that_define_no_agent(code, place, wanted, tmp_path):
     [
         (("chat", "hi", "--offline"), "no such file or folder: hi; name a Python file that makes an agent"),
         (("chat", "hi", "--model", "openai:gpt-5.2"), "one word to be said is written as `-m WORD`"),
+        (
+            ("chat", "team.py", "how", "are"),
+            "there is no place for 'are': words that belong together stand in quotes",
+        ),
+        (("node", "hi"), "(`actgent new NAME` makes one)\n"),
+        (("node", "helper"), "no model to ask: set OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL"),
+        (("run", "helper", "hi"), "no model to ask: name one with --model, set OPENAI_API_KEY"),
+        (("journal", "export", "a.db"), "See `actgent journal export --help`."),
+        (("token", "list"), "there is no token in tokens.toml: `actgent token new` makes one"),
         (("new", "My Agent"), "a letter first, not 'My Agent': write my-agent"),
         (("eval", "nothing"), "no such file or folder: nothing; name cases"),
         (("tools", "team.py"), "no tools in team.py"),
@@ -817,14 +826,16 @@ def test_files_that_define_no_agent(code, place, wanted, tmp_path):
         ),
     ],
 )
-def test_what_newcomers_type(arguments, words, tmp_path, monkeypatch, capsys):
+def test_what_newcomers_type(arguments, words, tmp_path, no_keys, capsys):
     """The line says what was looked for, and what to type."""
-    monkeypatch.chdir(tmp_path)
+    no_keys.chdir(tmp_path)
+    (tmp_path / "helper").mkdir()
+    (tmp_path / "helper" / "brain.md").write_text("---\nname: helper\n---\n", encoding="utf-8")
     code = "from actgent import *\nclerk = BareAgent('clerk', llm=ScriptedLLM(['x']))\nother = BareAgent('o', llm=ScriptedLLM(['x']))"
     (tmp_path / "team.py").write_text(code, encoding="utf-8")
     with pytest.raises(SystemExit):
         main(list(arguments))
-    assert words in " ".join(capsys.readouterr().err.split())
+    assert words in " ".join(capsys.readouterr().err.split()) + "\n"
 
 
 async def test_an_agent_from_a_file(tmp_path):

@@ -164,6 +164,22 @@ def test_replay_names_the_first_difference(folder):
     assert "record 9: recorded outcome reply" in complaint
 
 
+@pytest.mark.parametrize("llm", ["", "llm: openai:gpt-5.2\n"])
+def test_what_asks_no_model_wants_no_key(folder, no_keys, llm):
+    """Neither the name of a model nor its key: an agent's folder is compared, shown and checked where nobody has them."""
+    brain = folder / "clerk" / "brain.md"
+    brain.parent.mkdir()
+    brain.write_text(f"---\nname: clerk\n{llm}---\nBe kind.", encoding="utf-8")
+    journal, clerk = folder / "a.db", folder / "clerk"
+    code, out, complaint = actgent("replay", journal, "s1", "--agent", clerk)
+    assert (code, "digest" in out, "agent clerk differs" in complaint) == (1, True, True), complaint
+    step = good("inspect", journal, "s1", "--context").split()[0]
+    assert "Be kind." in good("inspect", journal, "s1", "--context", "--step", step, "--code", clerk)
+    assert "0 session(s) in the middle" in good("check", clerk, "--journal", journal)
+    code, _, complaint = actgent("replay", journal, "s1", "--fork", "f", "--agent", clerk)
+    assert (code, "API key" in complaint or "no model to ask" in complaint) == (2, True)
+
+
 def test_a_fork_goes_on_from_a_step(folder):
     """The copy asks its agent's model and runs tools; the recorded session stays as it is."""
     before = good("inspect", folder / "a.db", "s1", "--steps")
@@ -322,7 +338,10 @@ def test_a_damaged_journal_is_checked_and_salvaged(folder):
         (("journal", "export", "a.db", "a.db"), "exists"),
         (("journal", "import", "b.db", "clerk.py"), "first line"),
         (("journal", "check", "postgres://h/d"), "SQLite"),
-        (("inspect", "."), "no such file"),
+        (("inspect", "."), "is a folder"),
+        (("inspect", "postgres://ada:s3cret@h/d?shema=x"), "parameter 'shema': did you mean 'schema'?"),
+        (("inspect", "postgres://ada:s3cret@h/d?x=s3cret"), "parameter 'x': schema= is ours"),
+        (("journal", "import", "a.db", "all.sessions"), "--new-ids"),
         (("inspect", "clerk.py"), "not the file of a journal"),
         (("inspect", "empty"), "empty"),
         (("inspect", "all.sessions"), "journal import"),
@@ -344,6 +363,7 @@ def test_wrong_use_is_one_line_and_2(folder, monkeypatch, arguments, named):
     code, out, complaint = actgent(*arguments)
     assert (code, out, complaint.count("\n")) == (2, "", 1)
     assert named in complaint
+    assert "s3cret" not in complaint
     after = {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith("a.db")}
     assert after == before
 

@@ -29,7 +29,7 @@ from .demos.offline import CHUNK, TOOLS, answer_slowly
 from .folders import is_folder, load_folder
 from .journals.journal import OneAwake
 from .models import live_models, open_models, open_script
-from .programs import load_agent, load_agents, open_program
+from .programs import load_agent, load_agents, no_file, open_program
 from .signals import Shutdown
 from .terminal import Lines, Terminal
 
@@ -142,6 +142,8 @@ async def open_conversation(
         raise ConfigurationError(
             "--continue and --session go with --journal: name the file that keeps the session"
         )
+    if options.file is not None and not _is_there(options.file):
+        raise no_file(options.file, "; one word to be said is written as `-m WORD`")
     async with AsyncExitStack() as stack:
         agent, is_running = await stack.enter_async_context(_open(options))
         if is_running and options.journal is not None:
@@ -209,13 +211,13 @@ class _Hearing:
 
 
 @asynccontextmanager
-async def open_agent(options: ChatOptions) -> AsyncGenerator[Agent, None]:
-    """The agent of a file, or a plain one with the model that was named.
+async def open_agent(options: ChatOptions, *, is_asked: bool = True) -> AsyncGenerator[Agent, None]:
+    """The agent of a file, or a plain one with the model that was named; `is_asked` is that of `load_folder`.
 
     Raises:
         ConfigurationError: there is none, or the file makes its agent in the course of its `main()`.
     """
-    async with _open(options) as (agent, is_running):
+    async with _open(options, is_asked=is_asked) as (agent, is_running):
         if is_running:
             raise ConfigurationError(
                 f"{options.file} makes its agent inside of a function: define it at the top level"
@@ -228,11 +230,17 @@ def _is_there(place: str) -> bool:
 
 
 @asynccontextmanager
-async def _open(options: ChatOptions) -> AsyncGenerator[tuple[Agent, bool], None]:
+async def _open(options: ChatOptions, *, is_asked: bool = True) -> AsyncGenerator[tuple[Agent, bool], None]:
     """The same, and whether its program runs it already."""
     if options.file is not None and is_folder(options.file):
-        model, base_url = options.model, options.base_url
-        yield load_folder(options.file, model=model, base_url=base_url, offline=options.offline), False
+        agent = load_folder(
+            options.file,
+            model=options.model,
+            base_url=options.base_url,
+            offline=options.offline,
+            is_asked=is_asked,
+        )
+        yield agent, False
     elif options.file is not None:
         if (options.offline or options.model is not None) and _is_there(options.file):
             raise ConfigurationError(
@@ -244,7 +252,7 @@ async def _open(options: ChatOptions) -> AsyncGenerator[tuple[Agent, bool], None
         async with open_script(answer_slowly, providers=["openai"], chunk=CHUNK) as models:
             yield _plain_agent(options, models[0], TOOLS), False
     else:
-        names = live_models(options.model, otherwise="talk to a script with --offline")[:1]
+        names = live_models(options.model, otherwise="talk to a script: `actgent chat --offline`")[:1]
         async with open_models(names, base_url=options.base_url) as models:
             yield _plain_agent(options, models[0]), False
 

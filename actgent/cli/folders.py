@@ -1,13 +1,16 @@
 """`actgent new`, `check` and `run`: agents as folders of readable files."""
 
+from functools import partial
 from pathlib import Path
 
 from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
-from actgent.errors import ConfigurationError
+from actgent.errors import ConfigurationError, MissingKey
 from actgent.evaluation.loading import SUFFIXES, TESTS, load_cases
+from actgent.llm.http.keys import NO_KEY
+from actgent.llm.scripted import ScriptedLLM
 from actgent.llm.settings import LLMSettings, load_settings
 
 from .demos.offline import stand_in
@@ -53,11 +56,18 @@ def is_folder(place: str) -> bool:
 
 
 def load_folder(
-    place: str, *, model: str | None = None, base_url: str | None = None, offline: bool = False
+    place: str,
+    *,
+    model: str | None = None,
+    base_url: str | None = None,
+    offline: bool = False,
+    option: bool = True,
+    is_asked: bool = True,
 ) -> Agent:
     """The agent of a folder; where nobody names a model, with the one that the environment has a key for.
 
-    With `offline` a script answers in the form that the agent's protocol reads.
+    With `offline` a script answers in the form that the agent's protocol reads. `option` is that of `live_models`.
+    Where `is_asked` is False, no model will be asked, so that neither a key nor a model's name has to be there.
 
     Raises:
         InvalidFolder: something is wrong in it.
@@ -70,27 +80,38 @@ def load_folder(
         return agent
     builder = AgentBuilder.from_folder(place).llm(model, base_url=base_url)
     settings = builder.settings()
-    if isinstance(settings, LLMSettings) and settings.model is None:
-        wanted = "write `llm:` into its brain.md, set LLM_MODEL, or try it without a model by --offline"
-        builder = builder.llm(live_models(None, otherwise=wanted)[0])
-    return builder.build()
+    if isinstance(settings, LLMSettings) and not settings.model:
+        builder = builder.llm(_unnamed(place, option=option) if is_asked else ScriptedLLM([]))
+    try:
+        return builder.build()
+    except MissingKey:
+        if is_asked:
+            raise
+        return builder.llm(api_key=NO_KEY).build()
 
 
-def agents_at(target: str) -> list[Agent]:
-    """The agents of a Python file, of a folder, or of the folders in one.
+def _unnamed(place: str, *, option: bool) -> str:
+    """The model of a folder that names none."""
+    wanted = f"set LLM_MODEL, or write `llm:` into its brain.md; `actgent run {place} --offline` tries it without a model"
+    return live_models(None, otherwise=wanted, option=option)[0]
+
+
+def agents_at(target: str, *, is_asked: bool = True) -> list[Agent]:
+    """The agents of a Python file, of a folder, or of the folders in one; `is_asked` is that of `load_folder`.
 
     Raises:
         ConfigurationError: there are none, or they cannot be read.
     """
+    load = partial(load_folder, option=False, is_asked=is_asked)
     if is_folder(target) and not Path(target).is_dir():
-        return [load_folder(target)]
+        return [load(target)]
     if not Path(target).is_dir():
         return load_agents(target)
     if (Path(target) / BRAIN).is_file():
-        return [load_folder(target)]
+        return [load(target)]
     found = sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
     if not found:
         raise ConfigurationError(
             f"{target} is no agent's folder, and has none in it: it needs a {BRAIN} (`actgent new NAME` makes a folder)"
         )
-    return [load_folder(str(each)) for each in found]
+    return [load(str(each)) for each in found]

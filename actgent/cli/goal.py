@@ -151,6 +151,6 @@ def _settings(options: GoalOptions) -> LLMSettings:
         named = os.environ.get("TAGENT_MODEL", "").strip() or None
     settings = load_settings(model=named, base_url=options.base_url)
     if settings.model is None:
-        found = live_models(None, otherwise="LLM_MODEL or TAGENT_MODEL")[0]
+        found = live_models(None, otherwise="set LLM_MODEL or TAGENT_MODEL")[0]
         settings = load_settings(model=found, base_url=options.base_url)
     return settings

@@ -6,12 +6,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnusedCliTokensError
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
 from .commands import app
-from .terminal import Terminal
+from .terminal import Terminal, one_line
 
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
 
@@ -46,7 +46,7 @@ def _code_of(arguments: Sequence[str] | None) -> int:
     try:
         return app(arguments, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
-        Terminal().complain(f"{error} See `actgent --help`.")
+        Terminal().complain(_told(error))
         return WRONG_USE
     except ConfigurationError as error:
         for problem in error.problems if isinstance(error, InvalidFolder) else (error,):
@@ -60,6 +60,16 @@ def _code_of(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except OSError as error:
         return _without_output(error)
+
+
+def _told(error: CycloptsError) -> str:
+    command = " ".join(("actgent", *(error.command_chain or ())))
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        word = one_line(error.unused_tokens[0], 100)
+        text = f"there is no place for {word!r}: words that belong together stand in quotes."
+    else:
+        text = str(error)
+    return f"{text} See `{command} --help`."
 
 
 def _without_output(error: OSError) -> int:

@@ -68,8 +68,10 @@ async def open_clients(urls: Mapping[str, str]) -> AsyncGenerator[list[LLM], Non
         ]
 
 
-def live_models(name: str | None, *, otherwise: str) -> Sequence[str]:
+def live_models(name: str | None, *, otherwise: str, option: bool = True) -> Sequence[str]:
     """The named model, or those of the environment; `otherwise` is what to do without any.
+
+    `option` says that the command takes `--model`.
 
     Raises:
         ConfigurationError: there is neither.
@@ -78,6 +80,6 @@ def live_models(name: str | None, *, otherwise: str) -> Sequence[str]:
         return [name]
     if models := default_models():
         return models
-    raise ConfigurationError(
-        f"no model to ask: name one with --model, set {', '.join(_BY_VARIABLE)}, or {otherwise}"
-    )
+    *others, last = _BY_VARIABLE
+    named = "name one with --model, " if option else ""
+    raise ConfigurationError(f"no model to ask: {named}set {', '.join(others)} or {last}, or {otherwise}")

@@ -109,6 +109,14 @@ def _no_agent(path: str) -> ConfigurationError:
     )
 
 
+def no_file(path: str, hint: str = "") -> ConfigurationError:
+    """What is raised where nothing stands at the path of an agent."""
+    return ConfigurationError(
+        f"no such file or folder: {path}; name a Python file that makes an agent, or an agent's folder "
+        f"(`actgent new NAME` makes one){hint}"
+    )
+
+
 def _agents_in(loaded: Loaded) -> dict[str, Agent]:
     return {key: value for key, value in loaded.values.items() if isinstance(value, Agent)}
 
@@ -119,10 +127,7 @@ def _agents_in(loaded: Loaded) -> dict[str, Agent]:
 def _load(path: str) -> Loaded:
     """Run a file as a module; as a program, if it only then starts anything."""
     if not Path(path).is_file():
-        raise ConfigurationError(
-            f"no such file or folder: {path}; name a Python file that makes an agent, or an agent's folder "
-            "(`actgent new NAME` makes one); one word to be said is written as `-m WORD`"
-        )
+        raise no_file(path)
     if Path(path).suffix not in (".py", ""):
         raise ConfigurationError(f"{path} is no Python file: name one, or an agent's folder")
     loaded = _run(path, "<run_path>")

@@ -41,6 +41,8 @@ def find_journal(place: str) -> str:
     from .sqlite import lock_path  # noqa: PLC0415
 
     path = Path(name)
+    if path.is_dir():
+        raise ConfigurationError(f"{path} is a folder: name the file of a journal")
     if not path.is_file():
         raise ConfigurationError(
             f"no such file: {path} (expected a journal file or postgres://HOST/DATABASE)"

@@ -1,5 +1,6 @@
 """A gateway put together: its doors, its tokens, what its endpoints work with, and the server below it."""
 
+import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -30,6 +31,9 @@ from .webhooks.outbox import open_outbox
 from .webhooks.webhook import Webhook, check_webhooks
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
+_HOST = re.compile(r"[^/?#@\s]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
+"""As browsers send them: no path, and no slash at the end, or no page would ever be let in."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -62,7 +66,8 @@ async def opened_gateway(
 ) -> AsyncGenerator[OpenedGateway, None]:
     """See `open_gateway`."""
     store, key = _tokens_of(tokens, bind)
-    names = partial(_hosts_of, bind, more=hosts)
+    sites = _listed("origins", origins, _ORIGIN, "https://app.example.com")
+    names = partial(_hosts_of, bind, more=_listed("hosts", hosts, _HOST, "agents.example.com"))
     names(port=None)  # what is wrong is told before anything is open
     check_webhooks(notify)
     logins = Logins(store)
@@ -77,7 +82,7 @@ async def opened_gateway(
             store,
             relay=relay,
             now=runtime.clock.now,
-            origins=frozenset(origins),
+            origins=sites,
             dashboard=dashboard,
         )
         if bind is None:
@@ -202,6 +207,24 @@ def _tokens_of(
         )
     secret, token = new_token("gateway.key", owner="admin", scopes=("admin",))
     return TokenStore([token]), secret
+
+
+def _listed(name: str, given: Iterable[object], form: re.Pattern[str], example: str) -> frozenset[str]:
+    """What an argument lists, each of its form.
+
+    Raises:
+        ConfigurationError: one is of another, or the argument is a text, whose characters would be meant.
+    """
+    if isinstance(given, str):
+        raise ConfigurationError(f"{name}= takes a list: {name}=[{given!r:.200}]")
+    listed = set()
+    for each in given:
+        if not isinstance(each, str) or form.fullmatch(each) is None:
+            raise ConfigurationError(
+                f"{each!r:.200} in {name}= (--{name.removesuffix('s')}) is nothing that a browser sends: write it as {example}"
+            )
+        listed.add(each)
+    return frozenset(listed)
 
 
 def _hosts_of(bind: str | None, port: int | None, more: Iterable[str]) -> frozenset[str]:

@@ -65,6 +65,12 @@ async def test_health_says_whether_messages_are_taken(serving):
         ({"bind": "127.0.0.1"}, "HOST:PORT"),
         ({"bind": "127.0.0.1:99999"}, "HOST:PORT"),
         ({"tokens": "none.toml"}, "cannot be read"),
+        ({"hosts": "agents.example.com"}, r"hosts= takes a list: hosts=\['agents.example.com'\]"),
+        ({"hosts": ["https://agents.example.com"]}, r"\(--host\) .* write it as agents.example.com"),
+        ({"origins": "https://app.example.com"}, "origins= takes a list"),
+        ({"origins": ["https://app.example.com/"]}, r"\(--origin\) .* write it as https://app.example.com"),
+        ({"origins": ["app.example.com"]}, "nothing that a browser sends"),
+        ({"origins": [None]}, "nothing that a browser sends"),
     ],
 )
 async def test_a_gateway_that_would_be_open_to_all_does_not_start(options, said):

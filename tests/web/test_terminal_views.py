@@ -51,6 +51,8 @@ async def test_a_session_is_watched_alike_at_a_server_and_in_a_journal(serving, 
         page = await ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
         later = await run("watch", "s1", "--once", "--json", "--after", "2", "--at", journal)
         lines = await run("watch", "s1", "--once", *at, token=served.tokens["ada"])
+        nowhere = await run("watch", "nothing", "--once", "--at", journal, code=2)
+    assert "the journal has no session 'nothing': `actgent inspect` lists them" in nowhere
     rows = [json.loads(line) for line in remote.splitlines()]
     assert [json.loads(line) for line in local.splitlines()] == rows
     assert [(row["id"], row["event"]) for row in rows] == [

@@ -53,7 +53,7 @@ async def show(
     """Show what a model was shown for the answer in one record, as the agent's code puts it together."""
     async with looked_at(place) as journal:
         records = await load(journal, session, agent)
-    async with open_agent(ChatOptions(file=code)) as found:
+    async with open_agent(ChatOptions(file=code), is_asked=False) as found:
         shown = await show_request(Recording(session, found.name, records), found, step)
     for line in _reasons(shown):
         terminal.line(line, style="dim")

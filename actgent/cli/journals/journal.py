@@ -15,7 +15,7 @@ from rich.text import Text as Cell
 
 from actgent.approvals import word_for
 from actgent.cli.terminal import Terminal, one_line, printable
-from actgent.errors import ConfigurationError, JournalVersion
+from actgent.errors import ConfigurationError, JournalVersion, SessionExists
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
@@ -127,8 +127,13 @@ async def load(journal: Journal, session_id: str, agent: str | None) -> tuple[Re
     """
     records = await journal.load(session_id, agent=agent)
     if not records:
-        raise ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
+        raise no_session(session_id)
     return records
+
+
+def no_session(session_id: str) -> ConfigurationError:
+    """What is raised where a journal that is looked at has no such session."""
+    return ConfigurationError(f"the journal has no session {session_id!r}: `actgent inspect` lists them")
 
 
 def _list(sessions: Sequence[SessionSummary], terminal: Terminal) -> None:
@@ -401,7 +406,13 @@ async def import_(place: str, file: str, terminal: Terminal, *, new_ids: bool) -
     url = place if "://" in place else f"sqlite:///{place}"
     async with open_journal(url) as journal:
         await journal.acquire()
-        await write_sessions(journal, sessions)
+        try:
+            await write_sessions(journal, sessions)
+        except SessionExists as error:
+            raise ConfigurationError(
+                f"{place} has a session {error.session_id!r} of agent {error.agent!r} already, so nothing was added: "
+                "--new-ids adds copies that have ids of their own"
+            ) from None
     terminal.line(f"{place}: {_count(len(sessions), 'session')} added")
     return 0
 

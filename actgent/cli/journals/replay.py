@@ -37,7 +37,7 @@ async def compare(options: ReplayOptions, terminal: Terminal) -> int:
     async with looked_at(options.journal) as journal:
         records = await load(journal, options.session, options.of)
     rebuilt = await rebuild(records, to=options.to)
-    async with open_agent(options.agent) as agent:
+    async with open_agent(options.agent, is_asked=False) as agent:
         show_rebuilt(rebuilt, len(records), terminal)
         recording = Recording(options.session, agent.name, records[: rebuilt.step])
         found = [await recording.compare(agent, prompts=prompts) for prompts in (True, False)]

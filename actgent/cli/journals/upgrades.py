@@ -29,7 +29,7 @@ class Tally:
 
 async def check_journal(place: str, target: str, terminal: Terminal) -> int:
     """Say what happens to each session in the middle; 1 where somebody should know before."""
-    agents = {agent.name: agent for agent in agents_at(target)}
+    agents = {agent.name: agent for agent in agents_at(target, is_asked=False)}
     tally = Tally()
     async with looked_at(place) as journal:
         for name, agent in sorted(agents.items()):

@@ -25,7 +25,10 @@ def make_token(
 
 def list_tokens(file: str, terminal: Terminal) -> int:
     """Name the tokens of a file."""
-    for token in _known(file):
+    known = _known(file)
+    if not known:
+        terminal.notice(f"there is no token in {file}: `actgent token new` makes one")
+    for token in known:
         scopes = ", ".join(sorted(token.scopes))
         terminal.line(f"{token.name}: {token.owner}, {scopes}, {expiry_of(token)}")
     return 0

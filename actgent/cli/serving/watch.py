@@ -9,7 +9,7 @@ import attrs
 import orjson
 import trio
 
-from actgent.cli.journals.journal import looked_at
+from actgent.cli.journals.journal import looked_at, no_session
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, SessionNotFound, UsageError
@@ -124,7 +124,7 @@ async def _of_journal(journal: Journal, options: WatchOptions) -> AsyncGenerator
     agents = await journal.agents_of(options.session)
     key = one_of(agents if options.agent is None else [options.agent], options.session)
     if key is None or await journal.head(*key) is None:
-        raise SessionNotFound(options.agent or "", options.session)
+        raise no_session(options.session)
     teller, number = await teller_at(journal, key, options.after), options.after
     while True:
         steps = await journal.read_steps(key.session_id, agent=key.agent, after=number, limit=_PAGE)

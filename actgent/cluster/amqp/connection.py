@@ -269,7 +269,9 @@ def words_of_loss(error: BaseException) -> str:
     """What an error of a stream says; trio's name their cause only."""
     cause = error.__cause__ if isinstance(error, (trio.BrokenResourceError, OSError)) else None
     if isinstance(cause, ExceptionGroup):  # one for each address of the host
-        return "; ".join(dict.fromkeys(getattr(each, "strerror", None) or str(each) for each in cause.exceptions))
+        return "; ".join(
+            dict.fromkeys(getattr(each, "strerror", None) or str(each) for each in cause.exceptions)
+        )
     text = str(cause or error)
     if isinstance(cause or error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {text}"

@@ -75,7 +75,9 @@ async def _reach_any(address: BrokerAddress, name: str, heartbeat: int) -> tuple
         except (*BROKEN, ProtocolError) as error:
             failures.append(f"{place}: {shown(words_of_loss(error))}")
     places = ", ".join(f"{host}:{port}" for host, port in address.hosts)
-    raise BrokerLost(places, f"{'; '.join(failures)}: look whether RabbitMQ runs there, and at the broker's address")
+    raise BrokerLost(
+        places, f"{'; '.join(failures)}: look whether RabbitMQ runs there, and at the broker's address"
+    )
 
 
 async def _reach(

@@ -72,6 +72,18 @@ def command(commands):
     return run
 
 
+@pytest.fixture
+def team(commands, tmp_path):
+    """Run `actgent node` with an agent and these words to its end."""
+    (tmp_path / "agents.py").write_text(AGENT)
+
+    def run(*words, env):
+        command = [ACTGENT, "node", tmp_path / "agents.py", *words]
+        return commands.run(command, capture_output=True, text=True, timeout=PATIENCE, env=env)
+
+    return run
+
+
 def environment(cluster):
     return {**os.environ, "ACTGENT_JOURNAL": cluster.journal, "ACTGENT_BROKER": cluster.broker} | {
         "COLUMNS": "200"
@@ -163,26 +175,21 @@ async def test_a_database_without_a_cluster_is_one_line(open_cluster, command):
 
 
 @pytest.mark.parametrize(
-    ("broker", "code", "why"),
+    ("address", "code", "why"),
     [
         ("amqp://guest:wrong@127.0.0.1:5672/", 2, "does not let user 'guest' in"),
         ("amqp://guest:guest@127.0.0.1:1/", 1, "look whether RabbitMQ runs there"),
     ],
 )
-async def test_a_node_whose_broker_takes_nobody_in_is_one_line(
-    open_cluster, commands, tmp_path, broker, code, why
-):
+async def test_a_node_whose_broker_takes_nobody_in_is_one_line(open_cluster, team, address, code, why):
     """Of the command; and a runtime raises the error itself, and no group with it."""
-    (tmp_path / "agents.py").write_text(AGENT)
     async with open_cluster() as cluster:
-        cluster = attrs.evolve(cluster, broker=broker)
-        words = [ACTGENT, "node", tmp_path / "agents.py", "--pool", cluster.pool]
-        run = partial(commands.run, words, capture_output=True, text=True, timeout=PATIENCE)
-        refused = await trio.to_thread.run_sync(partial(run, env=environment(cluster)))
+        known = environment(attrs.evolve(cluster, broker=address))
+        refused = await trio.to_thread.run_sync(partial(team, "--pool", cluster.pool, env=known))
         assert (refused.returncode, why in refused.stderr) == (code, True), refused.stderr
         assert "Traceback" not in refused.stderr
         with pytest.raises((BrokerLost, ConfigurationError), match=why):
-            async with open_runtime(journal=cluster.journal, broker=broker, pool=cluster.pool):
+            async with open_runtime(journal=cluster.journal, broker=address, pool=cluster.pool):
                 pytest.fail("there is no broker")
 
 
@@ -190,7 +197,10 @@ async def test_nobody_can_be_drained_where_no_node_is(open_cluster, command):
     """It is said that there is none, and not which to choose of them."""
     async with open_cluster() as cluster:
         refused = await command(cluster, "drain", "web", "--pool", cluster.pool)
-    assert (refused.returncode, refused.stderr) == (2, "actgent: there is no node 'web': there is none at all\n")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "actgent: there is no node 'web': there is none at all\n",
+    )
 
 
 async def test_a_node_is_started_seen_and_drained(open_cluster, command, commands, tmp_path):
