@@ -410,7 +410,7 @@ async def import_(place: str, file: str, terminal: Terminal, *, new_ids: bool) -
             await write_sessions(journal, sessions)
         except SessionExists as error:
             raise ConfigurationError(
-                f"{place} has a session {error.session_id!r} of agent {error.agent!r} already, so nothing was added: "
+                f"agent {error.agent!r} has a session {error.session_id!r} already in {place}, so nothing was added: "
                 "--new-ids adds copies that have ids of their own"
             ) from None
     terminal.line(f"{place}: {_count(len(sessions), 'session')} added")
