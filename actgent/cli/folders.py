@@ -9,7 +9,6 @@ from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
 from actgent.errors import ConfigurationError, MissingKey
 from actgent.evaluation.loading import SUFFIXES, TESTS, load_cases
-from actgent.llm.http.keys import NO_KEY
 from actgent.llm.scripted import ScriptedLLM
 from actgent.llm.settings import LLMSettings, load_settings
 
@@ -87,7 +86,7 @@ def load_folder(
     except MissingKey:
         if is_asked:
             raise
-        return builder.llm(api_key=NO_KEY).build()
+        return builder.llm(api_key="none").build()
 
 
 def _unnamed(place: str, *, option: bool) -> str:
