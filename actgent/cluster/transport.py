@@ -371,7 +371,10 @@ class BrokerTransport(Transport):
             await self._link.publish(self._queue_of(known), encode_message(message), about)
         except Unroutable:
             self._layout = None  # the pool may have other queues by now
-            raise NoQueue("the cluster has no queue for this: no node of this pool has run yet; start one, or look at pool=", was_sent=False) from None
+            raise NoQueue(
+                "the cluster has no queue for this: no node of this pool has run yet; start one, or look at pool=",
+                was_sent=False,
+            ) from None
         except NotConfirmed as error:
             raise ConnectionLost(str(error), was_sent=False) from None
         except (BrokerLost, ChannelClosed) as error:
