@@ -23,7 +23,7 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal, Taken
 from actgent.runtime.runtime import Runtime
-from actgent.support.batches import Batches
+from actgent.support.concurrency import Batches, plain_nursery
 from actgent.support.logs import Each, logger_of
 from actgent.web.server.wired import WiredApplication
 
@@ -143,8 +143,7 @@ class Node:
         """
         self._runtime = runtime
         self.ownership = Ownership(self.name, self.journal.count)
-        refused: BaseException | None = None
-        async with trio.open_nursery() as nursery:
+        async with plain_nursery() as nursery:
             self.nursery = nursery
             start = nursery.start_soon
             timer = Timer()
@@ -155,20 +154,13 @@ class Node:
             self._shared = new(queue=shared_queue(self.pool).name, judge=self._wait_judged)
             queues = [self._queue(each, (3,)).name for each in range(self.journal.count)]
             self._requests = {each: new(queue=queue) for each, queue in enumerate(queues)}
-            try:
-                await nursery.start(self.link.run, self._build, self._connection_lost)
-            except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
-                refused = error
-                nursery.cancel_scope.cancel()
-            else:
-                start(partial(self._to_take.run, self._take, together=TOGETHER))
-                start(self._to_recover.run, self._recover)
-                start(self._quarantine.run, runtime)
-                start(self._beat)
-                start(self._look)
-                task_status.started()
-        if refused is not None:
-            raise refused
+            await nursery.start(self.link.run, self._build, self._connection_lost)
+            start(partial(self._to_take.run, self._take, together=TOGETHER))
+            start(self._to_recover.run, self._recover)
+            start(self._quarantine.run, runtime)
+            start(self._beat)
+            start(self._look)
+            task_status.started()
 
     async def leave(self, grace: float) -> None:
         """Hand all partitions over, each once its turns have ended or the grace is over; returns then."""

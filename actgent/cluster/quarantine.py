@@ -19,7 +19,7 @@ from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
 from actgent.journal.records import Accepted, Appended, Ended, Record
 from actgent.messages import Message, new_id
 from actgent.runtime.runtime import Runtime
-from actgent.support.batches import Batches
+from actgent.support.concurrency import Batches
 from actgent.support.logs import Each, logger_of
 
 from .amqp import NotConfirmed, Unroutable

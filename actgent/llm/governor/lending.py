@@ -10,6 +10,7 @@ import trio
 from actgent.errors import ActgentError
 from actgent.llm.doors import Lender
 from actgent.messages import new_secret
+from actgent.support.concurrency import plain_nursery
 from actgent.support.logs import Each, logger_of
 
 from .shares import LASTS, Share
@@ -62,22 +63,16 @@ class ShareLender(Lender):
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
         """A block in which is asked for what is wanted; at its end each governor has its limits for itself again."""
-        raised: BaseException | None = None
         try:
-            async with trio.open_nursery() as self._nursery:
+            async with plain_nursery() as self._nursery:
                 for share in self._shares:
                     self._nursery.start_soon(self._keep, share)
-                try:
-                    yield
-                except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
-                    raised = error
+                yield
                 self._nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             for share in list(self._shares):
                 share.on_ended()
-        if raised is not None:
-            raise raised
 
     def add(self, share: Share, door: str) -> None:
         """Have a share lent, whenever calls want it, under the name that its limits have in all processes."""
