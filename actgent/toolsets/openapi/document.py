@@ -64,6 +64,16 @@ class Operation:
         )
 
 
+@attrs.frozen
+class Translated:
+    """A schema as JSON Schema, for a tool in which all that it refers to has its plain name."""
+
+    given: Any
+    schema: Any
+    references: tuple[str, ...]
+    """What it refers to by itself, in the order in which it does."""
+
+
 class APIDocument:
     """A document that was read.
 
@@ -84,6 +94,8 @@ class APIDocument:
         self.data = data
         self.origin = origin
         self.is_3_0 = version.startswith("3.0")
+        self._targets: dict[str, Translated] = {}
+        """By reference, what it leads to: many tools refer to the same."""
 
     @property
     def title(self) -> str:
@@ -174,6 +186,25 @@ class APIDocument:
                 raise Unsupported(f"the reference {reference!r} leads nowhere")
         return node
 
+    def translated(self, schema: Any) -> Translated:
+        """A schema as JSON Schema, without what it refers to.
+
+        Raises:
+            Unsupported: a part of it is no schema.
+        """
+        translation = _Translation(self.is_3_0)
+        return Translated(schema, translation.of(schema), tuple(translation.references))
+
+    def target(self, reference: str) -> Translated:
+        """The same of what a reference leads to, translated once.
+
+        Raises:
+            Unsupported: it leads out of the document, or nowhere, or to no schema.
+        """
+        if (target := self._targets.get(reference)) is None:
+            target = self._targets[reference] = self.translated(self.at(reference))
+        return target
+
 
 class SchemaTranslator:
     """Translates the schemas of one tool; what they refer to is collected in `definitions`, so recursion is kept."""
@@ -189,34 +220,66 @@ class SchemaTranslator:
         Raises:
             Unsupported: a reference leads out of the document, or nowhere.
         """
+        translated = self._document.translated(schema)
+        self._define(translated.references)
+        return self._named(translated)
+
+    def _define(self, references: Sequence[str]) -> None:
+        """Take up what is referred to, with all that it leads to, however far."""
+        waiting, fresh = [*reversed(references)], list[str]()
+        while waiting:
+            reference = waiting.pop()
+            if reference in self._names:
+                continue
+            name = self._names[reference] = self._free_name(reference)
+            self.definitions[name] = True  # its place
+            fresh.append(reference)
+            waiting += reversed(self._document.target(reference).references)
+        for reference in fresh:
+            self.definitions[self._names[reference]] = self._named(self._document.target(reference))
+
+    def _free_name(self, reference: str) -> str:
+        name = plain = _plain_name(reference)
+        while name in self.definitions:
+            name = f"{plain}_{len(self.definitions)}" if name == plain else f"{name}_"
+        return name
+
+    def _named(self, translated: Translated) -> Any:
+        """The schema with the names of this tool; the one that all tools share, where those are plain."""
+        if all(self._names[each] == _plain_name(each) for each in translated.references):
+            return translated.schema
+        return _Translation(self._document.is_3_0, self._names).of(translated.given)
+
+
+class _Translation:
+    """The way from a schema to JSON Schema; notes what it refers to."""
+
+    def __init__(self, is_3_0: bool, names: Mapping[str, str] | None = None) -> None:  # noqa: FBT001 - as the document has it
+        """Args: `names` is how what is referred to is called; None: by its plain names."""
+        self._is_3_0, self._names = is_3_0, names
+        self.references: dict[str, None] = {}
+
+    def of(self, schema: Any) -> Any:
+        """Raises Unsupported: a part of it is no schema."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, Mapping):
             raise Unsupported("a schema is no object")
         if isinstance(reference := schema.get("$ref"), str):
-            return {**self._siblings(schema), "$ref": self._defined(reference)}
+            self.references[reference] = None
+            name = _plain_name(reference) if self._names is None else self._names[reference]
+            return {**self._siblings(schema), "$ref": f"#/$defs/{name}"}
         translated = {key: self._value(key, value) for key, value in schema.items() if _is_kept(key)}
-        return _from_3_0(schema, translated) if self._document.is_3_0 else translated
+        return _from_3_0(schema, translated) if self._is_3_0 else translated
 
     def _siblings(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         return {"description": schema["description"]} if isinstance(schema.get("description"), str) else {}
 
-    def _defined(self, reference: str) -> str:
-        name = self._names.get(reference)
-        if name is None:
-            name = last = _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
-            while name in self.definitions:
-                name = f"{last}_{len(self.definitions)}" if name == last else f"{name}_"
-            self._names[reference] = name
-            self.definitions[name] = True  # a place, before what it refers to may refer to it
-            self.definitions[name] = self.translate(self._document.at(reference))
-        return f"#/$defs/{name}"
-
     def _value(self, key: str, value: Any) -> Any:
         if key in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
-            return {name: self.translate(each) for name, each in _object(value).items()}
+            return {name: self.of(each) for name, each in _object(value).items()}
         if key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            return [self.translate(each) for each in _list(value)]
+            return [self.of(each) for each in _list(value)]
         is_schema = key in (
             "items",
             "additionalProperties",
@@ -227,7 +290,11 @@ class SchemaTranslator:
             "else",
             "propertyNames",
         )
-        return self.translate(value) if is_schema else value
+        return self.of(value) if is_schema else value
+
+
+def _plain_name(reference: str) -> str:
+    return _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
 
 
 def _is_kept(key: str) -> bool:

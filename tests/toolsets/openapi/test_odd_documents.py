@@ -166,3 +166,51 @@ def test_a_reference_to_a_place_that_no_list_has(place):
     """The operation is left out, whatever stands for a number."""
     body = {"content": {"application/json": {"schema": {"$ref": f"#/servers/{place}"}}}}
     assert OpenAPI(small({"/x": {"post": {"requestBody": body}}, "/y": {"get": {}}})).tools[0].name == "get_y"
+
+
+def test_what_many_operations_refer_to_is_translated_once_however_far_it_leads():
+    """No operation costs another translation of it, and none is left out for the length of a chain."""
+    count = 300
+    schemas = {
+        f"S{n}": {"properties": {"next": {"$ref": f"#/components/schemas/S{(n + 1) % count}"}}}
+        for n in range(count)
+    }
+    paths = {
+        f"/x{n}": {
+            "get": {
+                "parameters": [{"name": "q", "in": "query", "schema": {"$ref": f"#/components/schemas/S{n}"}}]
+            }
+        }
+        for n in range(count)
+    }
+    api = OpenAPI(small(paths, components={"schemas": schemas}))
+    assert api.skipped == {}
+    first, last = api.tools[0].parameters["$defs"], api.tools[-1].parameters["$defs"]
+    assert [*first] == [f"S{n}" for n in range(count)]
+    assert [*last] == [f"S{(n - 1) % count}" for n in range(count)]
+    assert all(first[name] is last[name] for name in first)
+
+
+def test_things_of_one_name_are_told_apart_in_each_tool():
+    """Only where a tool refers to both, in the order in which it does."""
+    both = {"schemas": {"A": {"type": "object", "properties": {"a": {"$ref": "#/components/parameters/A"}}}}}
+    components = {**both, "parameters": {"A": {"type": "string"}}}
+    one, other = (
+        {"name": "q", "in": "query", "schema": {"$ref": f"#/components/{kind}/A"}}
+        for kind in ("schemas", "parameters")
+    )
+    paths = {f"/{n}": {"get": {"parameters": [dict(each, name=f"q{i}") for i, each in enumerate(given)]}}
+             for n, given in enumerate([[one], [other], [other, one]])}  # fmt: skip
+    by_schema, alone, together = [
+        tool.parameters for tool in OpenAPI(small(paths, components=components)).tools
+    ]
+    assert alone["$defs"] == {"A": {"type": "string"}}
+    assert by_schema["$defs"] == {
+        "A": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A_1"}}},
+        "A_1": {"type": "string"},
+    }
+    assert together["$defs"] == {
+        "A": {"type": "string"},
+        "A_1": {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}},
+    }
+    assert [each["$ref"] for each in together["properties"].values()] == ["#/$defs/A", "#/$defs/A_1"]
