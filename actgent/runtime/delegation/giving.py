@@ -137,7 +137,8 @@ class Delegation:
         task = child.task
         assert task is not None  # noqa: S101 - it was opened for one
         task.is_unclaimed = False
-        _tell_deadline(opener, task, asker)
+        task.future.take_limit(asker)
+        task.tell_deadline(opener.running.clock.steady())
         with slot_lent(child):
             try:
                 await task.future.done.wait()
@@ -213,7 +214,9 @@ class Delegation:
             if form is not None:
                 task.future.options = restored_options(task.future.options, form)
             owner = Sender(task.parent_agent, "agent")
-            _tell_deadline(opener, task, asker)  # before it is sent: its turn may begin at once
+            if not reports:
+                task.future.take_limit(asker)  # before it is sent: its turn may begin at once
+            task.tell_deadline(opener.running.clock.steady())
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.beginning(child):
                 message = message_to(
@@ -359,15 +362,6 @@ def _new_task(
         deadline=0.0 if deadline == math.inf else opener.running.clock.steady() + deadline,
         seconds=deadline,
     )
-
-
-def _tell_deadline(opener: SessionOpener, task: Task, asker: SessionContext) -> None:
-    """Have the model calls of a task know until when what comes of it is of use."""
-    if not task.reports:
-        task.future.take_limit(asker)
-    if task.deadline:
-        left = task.deadline - opener.running.clock.steady()
-        task.future.wait_until(trio.current_time() + left)
 
 
 async def _child_of(

@@ -317,7 +317,7 @@ def chain_of(context: SessionContext, pool: str) -> tuple[str, ...]:
 
 def _task_of(opener: SessionOpener, asked: PoolTask) -> Task:
     options = opener.running.runner.turn_lifecycle.options
-    return Task(
+    task = Task(
         message_id_of(asked.session_id),
         TurnFuture(
             options if asked.options is None else restored_options(options, asked.options), is_patient=True
@@ -328,6 +328,8 @@ def _task_of(opener: SessionOpener, asked: PoolTask) -> Task:
         seconds=asked.seconds,
         asker=asked.asker,
     )
+    task.tell_deadline(opener.running.clock.steady())
+    return task
 
 
 def _limits_of(granted: Mapping[str, float]) -> Limits | None:

@@ -12,6 +12,7 @@ session before the child's own message ends, under an id that is accepted once: 
 import hashlib
 
 import attrs
+import trio
 
 from actgent.control.durable_timer import DurableTimer
 from actgent.control.limits import WEEK
@@ -46,6 +47,11 @@ class Task:
     """The same in seconds when it was given."""
     asker: str = ""
     """Who gave it, where that is a session of another pool: its pool, agent and id, with `/` between them."""
+
+    def tell_deadline(self, now: float) -> None:
+        """Have the model calls of its turn know until when what comes of it is of use; `now` is steady Unix time."""
+        if self.deadline:
+            self.future.wait_until(trio.current_time() + self.deadline - now)
 
 
 TASK_TIMER = "task"

@@ -1,5 +1,7 @@
 """Which deadline a model call is told, whoever set it, and that a Fallback is asked before it."""
 
+import math
+
 import pytest
 import trio
 
@@ -9,6 +11,8 @@ from actgent import (
     Fallback,
     Limits,
     OpenAI,
+    Pipeline,
+    PipelineStep,
     RateLimited,
     ScriptedLLM,
     ToolCall,
@@ -16,9 +20,18 @@ from actgent import (
     tool,
 )
 from actgent.approvals import Approve
+from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import Answer
-from actgent.messages import Text
+from actgent.messages import Message, Sender, Text
+from actgent.runtime.delegation.pools import PoolTask, PoolTasks
 from actgent.testing import ErrorStatus, open_provider
+
+
+@tool(timeout=90)
+async def nap() -> str:
+    """Sleep for ten seconds."""
+    await trio.sleep(10)
+    return "slept"
 
 
 class Watchful(LLM):
@@ -195,3 +208,53 @@ async def test_of_several_who_wait_the_most_patient_counts(autojump_clock):
             await clerk.resume({approval.id: Approve()})
         await session.wait_idle()
     assert model.seconds == [20, 90]
+
+
+async def test_a_task_that_came_back_knows_its_deadline(autojump_clock):
+    """What is left of it after a restart."""
+    async with MemoryJournal().running() as journal:
+        for life in range(2):
+            model = Watchful(*[] if life else ["nap"])
+            inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
+            lead = BareAgent("lead", llm=ScriptedLLM(["ok"]))
+            with trio.move_on_after(math.inf if life else 4):
+                async with open_runtime(journal=journal) as runtime:
+                    runtime.clock._opened_at = 1e9 + trio.current_time()  # one clock for all lives
+                    await runtime.start(lead)
+                    await runtime.start(inner)
+                    session = await lead.ensure_session("ada", "s")
+                    if not life:
+                        await session.delegate("inner", "work", task_id="t", deadline=30)
+                        await trio.sleep_forever()
+                    await trio.sleep(20)
+            assert model.seconds == ([20] if life else [30])
+            await trio.sleep(6 * (not life))
+
+
+async def test_a_task_of_another_pool_knows_its_deadline(autojump_clock):
+    """The seconds that its asker gave."""
+    model = Watchful()
+    inner = BareAgent("inner", llm=model, limits=Limits(model_timeout=100))
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(inner)
+        said = Message(session_id="x", sender=Sender("ada"), parts="work")
+        ends = runtime.clock.steady() + 20
+        task = PoolTask(
+            session_id="t", agent="inner", asker="p/a/s", owner="a@p", message=said, deadline=ends, seconds=20
+        )
+        await PoolTasks(runtime.delegation.agents, "q").answer(task, wait=50)
+    assert model.seconds == [20]
+
+
+async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_clock):
+    """A step whose task the session had delegated before, under the id that the step gives."""
+    model = Watchful("nap")
+    inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
+    pipeline = Pipeline("p", steps=[PipelineStep("a", agent=inner, message="go")], limits=Limits(seconds=40))
+    async with open_runtime() as runtime:
+        await runtime.start(inner)
+        await runtime.start(pipeline)
+        session = await pipeline.create_session("ada", session_id="s")
+        await session.delegate("inner", "go", task_id="s/task/a")
+        await pipeline.process(session_id="s", owner="ada")
+    assert model.seconds == [100, 30]
