@@ -29,7 +29,7 @@ from .operations import (
     Together,
 )
 from .ranking import fuse, weighed, worth
-from .scope import Scope
+from .scope import Scope, check_owner
 from .store import Found, MemoryStore
 from .unit import (
     EVERYTHING,
@@ -150,7 +150,7 @@ class Memories(LastingMemories):
         was forgotten since. With `is_unique` a memory of the same kind and words is returned in place of a second one.
 
         Raises:
-            ConfigurationError: one of these is wrong.
+            ConfigurationError: one of these is wrong, or the owner's name is longer than 1,000 bytes of JSON.
             MemoriesFull: the owner has as many as may be, and all of them are kept.
             MemoriesFailed: it could not be written.
         """
@@ -173,6 +173,7 @@ class Memories(LastingMemories):
 
     def _put(self, owner: Sender, fields: Mapping[str, Any], *, key: str, is_unique: bool = False) -> Put:
         at = self._now()
+        check_owner(owner)
         unit = MemoryUnit(id=_new_id(), owner=owner, created_at=at, last_used=at, **_checked(fields))
         return Put(unit=unit, key=clean(key), is_unique=is_unique)
 
@@ -362,7 +363,12 @@ class Memories(LastingMemories):
     # --- for what writes several together ------------------------------------------------
 
     async def mark(self, owner: Sender, name: str, value: str, *, once: bool = False) -> str:
-        """Note something for an owner, which leaves with the owner; returns what is noted there then."""
+        """Note something for an owner, which leaves with the owner; returns what is noted there then.
+
+        Raises:
+            ConfigurationError: the owner's name is too long.
+        """
+        check_owner(owner)
         return cast(str, await self._store.write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
@@ -386,6 +392,7 @@ class Memories(LastingMemories):
         Raises:
             MemoryNotFound, MemoryReplaced, ConfigurationError, MemoriesFull, MemoriesFailed: nothing of it is done.
         """
+        check_owner(owner)
         puts = [
             self._put(owner, each, key=f"{key}/new{place}" if key else "", is_unique=True)
             for place, each in enumerate(new)

@@ -10,15 +10,31 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from actgent.errors import MemoriesFailed
+from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.messages import Sender
 
 from .unit import MemoryUnit
+
+MAX_OWNER = 1_000
+"""Bytes of an owner's key; with what stands beside it a row of an index in PostgreSQL has at most 2,704."""
 
 
 def owner_key(owner: Sender) -> str:
     """An owner as stores write it: no two have the same, whatever people are called."""
     return json.dumps([owner.kind, owner.name], ensure_ascii=True)
+
+
+def check_owner(owner: Sender) -> None:
+    """Refuse to write for an owner that no index of PostgreSQL takes beside an id; nothing is found of such a one.
+
+    Raises:
+        ConfigurationError: the name is too long.
+    """
+    if (size := len(owner_key(owner))) > MAX_OWNER:
+        raise ConfigurationError(
+            f"the owner {owner.name[:20]!r}... is too long for memories: with its kind it has {size:,} bytes of JSON, where a "
+            f"character outside of ASCII counts 6 or 12, and {MAX_OWNER:,} may be; remember for an id in its place"
+        )
 
 
 def owner_word(key: str, before: str) -> str:

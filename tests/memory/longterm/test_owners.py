@@ -3,7 +3,9 @@
 import os
 import random
 
-from actgent import Memories, MemoryFilter, MemoryNotFound, Sender
+import pytest
+
+from actgent import ConfigurationError, Memories, MemoryFilter, MemoryNotFound, Sender
 
 OWNERS = 200
 RECALLS = 10_000 if os.environ.get("ACTGENT_SOAK") else 2_000
@@ -75,3 +77,31 @@ async def _deed(memories, rng, owner, memory_id):
                 return [each.memory for each in found]
     except MemoryNotFound:
         return []
+
+
+async def test_an_owner_that_no_index_takes_is_refused_by_each_database_alike(memories):
+    """Nothing is remembered of it, and nothing is found; the longest that may be is as any other."""
+    rng = random.Random(7)
+    long = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=4_000))
+    for owner in (
+        long,
+        Sender(long, "agent"),
+        "".join(chr(rng.randrange(0x4E00, 0x9FFF)) for _ in range(170)),
+    ):
+        with pytest.raises(ConfigurationError, match="too long for memories"):
+            await memories.remember("likes tea", owner=owner)
+        assert await memories.recall("tea", owner=owner) == []
+        assert await memories.export(owner) == []
+        assert await memories.erase(owner) == 0
+    sender = Sender(long)
+    for writing in (
+        memories.mark(sender, "seen", "1"),
+        memories.change_together(sender, marks={"seen": "1"}),
+        memories.change_together(sender, new=[{"text": "likes tea"}]),
+    ):
+        with pytest.raises(ConfigurationError, match="too long for memories"):
+            await writing
+    assert await memories.owners() == []
+    longest = long[:980]
+    await memories.remember("likes tea", owner=longest, session_id="s" * 200, key="once")
+    assert [each.text for each in await memories.export(longest)] == ["likes tea"]
