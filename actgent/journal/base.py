@@ -351,6 +351,10 @@ class Journal(abc.ABC):
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         """The sessions straight below this one, of any agent, oldest first."""
 
+    async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
+        """The sessions straight below these, in any order; journals that can ask their database once do."""
+        return [child for key in keys for child in await self.children(*key)]
+
     @abc.abstractmethod
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100

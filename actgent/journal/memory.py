@@ -165,9 +165,9 @@ class MemoryJournal(GroupedJournal):
         await trio.lowlevel.checkpoint()
         return [key.agent for key in self._stored_heads if key.session_id == session_id]
 
-    async def _list_children(self, key: SessionKey) -> list[Head]:
-        heads = await self._list_heads(None)
-        return [head for head in heads if (head.parent_agent, head.parent_id) == key]
+    async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
+        heads, parents = await self._list_heads(None), {*keys}
+        return [head for head in heads if (head.parent_agent, head.parent_id) in parents]
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         await trio.lowlevel.checkpoint()

@@ -181,9 +181,10 @@ class Sweeper:
 
     async def _erase_idle(self, root: SessionKey, until: float) -> int:
         """Erase an open session with all below it, if nobody does anything with them at this moment."""
-        tree = [root]
-        for key in tree:
-            tree += [each.key for each in await self.journal.children(*key)]
+        tree, level = [root], [root]
+        while level:
+            level = [each.key for each in await self.journal.children_of(level)]
+            tree += level
         with self._held_still(tree) as contexts:
             if contexts is None:
                 return 0

@@ -530,8 +530,8 @@ async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKe
     found = dict.fromkeys([key])
     waiting = [key]
     while waiting:
-        below = [child.key for child in await journal.children(*waiting.pop())]
-        waiting += [child for child in below if child not in found]
+        below = [child.key for child in await journal.children_of(waiting)]
+        waiting = [child for child in below if child not in found]
         found |= dict.fromkeys(below)
     return list(found)
 

@@ -122,6 +122,9 @@ async def test_a_head_knows_the_root_of_its_tree(journal, make_writer):
     assert [each.key for each in await journal.children("a", "s")] == [("b", "s")]
     assert [each.key for each in await journal.children("b", "s")] == [("c", "s")]
     assert await journal.children("c", "s") == []
+    below = await journal.children_of([SessionKey(agent, "s") for agent in "abc"] + [SessionKey("a", "gone")])
+    assert {each.key for each in below} == {("b", "s"), ("c", "s"), ("a", "orphan")}
+    assert await journal.children_of([]) == []
 
 
 async def test_a_wrapper_passes_everything_on():

@@ -357,11 +357,12 @@ class GroupedJournal(StoredJournal):
         return None if known is None else known.summary
 
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
+        return await self.children_of([SessionKey(agent, session_id)])
+
+    async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
         await self._flush(EVERYONE)
         async with self._storage:
-            return [
-                head.summary for head in await self._list_children(SessionKey(agent, session_id).findable())
-            ]
+            return [head.summary for head in await self._list_children([key.findable() for key in keys])]
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
         key = await self._key_of(session_id, agent)

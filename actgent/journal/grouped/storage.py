@@ -148,7 +148,7 @@ class StoredJournal(Journal):
         """See `Journal.agents_of`; raises `JournalDamaged` where there is none and damage may be the reason."""
 
     @abc.abstractmethod
-    async def _list_children(self, key: SessionKey) -> list[Head]: ...
+    async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]: ...
 
     @abc.abstractmethod
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:

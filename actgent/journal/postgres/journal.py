@@ -182,8 +182,9 @@ class PostgresJournal(GroupedJournal):
         sql = "SELECT agent FROM sessions WHERE session_id = %s"
         return [agent for (agent,) in await self._run(self._select, sql, session_id)]
 
-    async def _list_children(self, key: SessionKey) -> list[Head]:
-        return await self._heads_in(statements.SELECT_CHILDREN, *key)
+    async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
+        agents, session_ids = [key.agent for key in keys], [key.session_id for key in keys]
+        return await self._heads_in(statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         rows = await self._run(self._select, statements.SELECT_CHANGED, after.session_id, after.agent, limit)

@@ -45,7 +45,7 @@ PUT_SNAPSHOT = (
 ALL = 1 << 62
 """More records than a session has."""
 SELECT_CHILDREN = (
-    f"{SELECT_HEADS} WHERE parent_agent = %s AND parent_id = %s ORDER BY created_at, session_id, agent"
+    f"{SELECT_HEADS} WHERE (parent_agent, parent_id) IN {THESE} ORDER BY created_at, session_id, agent"
 )
 SELECT_CHANGED = (
     "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "

@@ -395,8 +395,8 @@ class SqliteFile:
             self._check_found(session_id)
         return found
 
-    def list_children(self, key: SessionKey) -> list[Head]:
-        return [_head(columns) for columns in self._db.execute(_SELECT_CHILDREN, key)]
+    def list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
+        return [_head(columns) for key in keys for columns in self._db.execute(_SELECT_CHILDREN, key)]
 
     def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         found = self._db.execute(_SELECT_CHANGED, (after.session_id, after.agent, limit))

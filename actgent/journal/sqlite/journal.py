@@ -187,8 +187,8 @@ class SQLiteJournal(GroupedJournal):
     async def _list_agents(self, session_id: str) -> list[str]:
         return await self._run(SqliteFile.list_agents, session_id)
 
-    async def _list_children(self, key: SessionKey) -> list[Head]:
-        return await self._run(SqliteFile.list_children, key)
+    async def _list_children(self, keys: Sequence[SessionKey]) -> list[Head]:
+        return await self._run(SqliteFile.list_children, keys)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         return await self._run(SqliteFile.list_changed, after, limit)

@@ -119,6 +119,9 @@ class WrappedJournal(Journal):
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
         return await self.inner.children(agent, session_id)
 
+    async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
+        return await self.inner.children_of(keys)
+
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:

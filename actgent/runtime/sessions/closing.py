@@ -34,8 +34,9 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
     """Close all below a session that is closed, as far as the journal knows that it is open; raises as `close_tree`."""
     waiting = [key]
     while waiting:
-        for head in await journal.children(*waiting.pop()):
-            waiting.append(head.key)
+        below = await journal.children_of(waiting)
+        waiting = [head.key for head in below]
+        for head in below:
             if not head.closed:
                 await _close_stored(head.key, opener_of)
 

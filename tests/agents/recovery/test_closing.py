@@ -4,6 +4,7 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.wrapped import WrappedJournal
 
 
 @tool(approval=True)
@@ -79,3 +80,39 @@ async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
             await (await clerk.open_session("root")).aclose()
             assert await open_ones(journal) == ["last", "waits"]
     assert [each.message for each in caplog.records if "stays open" in each.message]
+
+
+class Counting(WrappedJournal):
+    """Counts how often it is asked what is below sessions."""
+
+    asked = 0
+
+    async def children(self, agent, session_id):
+        self.asked += 1
+        return await super().children(agent, session_id)
+
+    async def children_of(self, keys):
+        self.asked += 1
+        return await super().children_of(keys)
+
+
+async def test_a_journal_is_asked_once_for_a_whole_level_of_a_tree():
+    """However many sessions it has: when it is closed, and when it is erased."""
+    async with MemoryJournal().running() as inner:
+        agent = make_agents()[0]
+        async with open_runtime(journal=inner) as runtime:
+            await runtime.start(agent)
+            root = await agent.create_session("ada", "hello", session_id="root")
+            for number in range(20):
+                child = await agent.create_session("ada", "hello", session_id=f"c{number}", parent=root)
+                last = await agent.create_session("ada", "hello", session_id=f"l{number}", parent=child)
+                await last.wait_idle()
+        agent, journal = make_agents()[0], Counting(inner)
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(agent)
+            await (await agent.open_session("root")).aclose()
+            assert await open_ones(inner) == []
+            assert journal.asked == 3
+            await runtime.delete_session("root", agent=agent.name)
+            assert await inner.page() == []
+            assert journal.asked == 6
