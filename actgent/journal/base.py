@@ -349,10 +349,9 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     async def children(self, agent: str, session_id: str) -> list[SessionSummary]:
-        """The sessions straight below this one, of any agent, oldest first."""
+        """The sessions straight below this one, of any agent, oldest first; `children_of` are those of several, in any order."""
 
     async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
-        """The sessions straight below these, in any order; journals that can ask their database once do."""
         return [child for key in keys for child in await self.children(*key)]
 
     @abc.abstractmethod

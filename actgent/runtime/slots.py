@@ -31,9 +31,6 @@ def running_session() -> SessionContext | None:
 def slot_lent(target: SessionContext | None = None) -> Iterator[None]:
     """While a turn's tool or handler waits for another turn, its slot is another session's.
 
-    A turn lends it as long as anything of it waits, also while other calls of it, or the rest of a tool that waits in a nursery
-    of its own, go on working: kept, it would have those wait for ever for whom this is the last slot.
-
     Raises:
         WaitCycle: `target`, the session that is waited for, waits for the one whose turn this is.
     """

@@ -9,9 +9,6 @@ Such code may raise anything, in groups too. At this edge it comes to one of thr
 An exception whose class redefines what Python and trio do with exceptions may raise wherever it is only looked at, in trio's
 own tasks, too. A `ForeignExit` with its words stands for it; `call_foreign` and `unwrap_foreign` bring it so out of a thread.
 
-In a nursery that a stranger opens himself his tasks are trio's alone, which asks what they raise for its `repr` and its
-traceback before anything of ours sees it: what raises there ends the run, as in any program on trio.
-
 So what a stranger raises is the outcome of the call that he was asked in, and of nothing else.
 """
 

@@ -3,8 +3,7 @@
     ask       the turn waits for the answer; stopped with it
     delegate  it does not; the answer comes as a message into the asking session, and starts a turn there
 
-With a journal both survive the process. The child's id follows from the call that asks, so a turn that goes on after
-a crash finds the child instead of opening another: its answer, where it has ended, or itself, still at work.
+With a journal both survive. The child's id follows from the call that asks, so a turn after a crash finds the child or its answer.
 What a task comes to stands in the child's journal behind the answer, and what it reports is accepted by the asking
 session before the child's own message ends, under an id that is accepted once: it is neither lost nor told twice.
 """
@@ -66,9 +65,6 @@ class TaskDeadline(DurableTimer):
     """The same in seconds when the task was given."""
     id: str = attrs.field(default=TASK_TIMER, init=False)
     is_delay: bool = attrs.field(default=True, init=False)
-
-
-# --- what it came to -------------------------------------------------------------------------
 
 
 def id_below(session_id: str, name: str) -> str:
