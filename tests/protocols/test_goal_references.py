@@ -37,6 +37,8 @@ DONE = [
         ("{{tasks.0.output.results.7}}", "{{tasks.0.output.results.7}}"),
         ("{{tasks.0.output.results.1}}", "{{tasks.0.output.results.1}}"),
         ("{{tasks.3.output}}", "{{tasks.3.output}}"),
+        ("{{tasks.000000001.output}}", "RESP"),
+        ("{{tasks.0000000001.output}}", "{{tasks.0000000001.output}}"),
         pytest.param(
             f"{{{{tasks.{'9' * 5000}.output}}}}", f"{{{{tasks.{'9' * 5000}.output}}}}", id="far away"
         ),

@@ -191,6 +191,14 @@ def test_so_many_at_once_get_exactly_the_limit(limit, askers):
     assert through == min(limit, askers)
 
 
+def test_a_budget_is_exact_where_a_turn_or_a_session_is_bounded():
+    """Then no call begins that the journal does not know of; the bounds of a tree, which all have, do not cost that."""
+    tree = Account(AccountKey(session_id="t", turn="m", agent="a", tree=True), {"model_calls": 250})
+    bounded, free = account("s", tokens=10), account("s")
+    turns = [(free,), (free, tree), (free, tree, bounded), (bounded,)]
+    assert [Budget(accounts).is_exact for accounts in turns] == [False, False, True, True]
+
+
 def test_each_account_is_there_once():
     """However many ways lead to it; and only those that nobody else counts for have its seconds."""
     session, asker, own = account("p"), account("p", turn="m"), account("c", turn="m")
@@ -203,7 +211,7 @@ def test_each_account_is_there_once():
 def test_an_account_waits_for_what_may_come_back_and_refuses_what_will_not():
     """Room that only a reservation takes is worth waiting for."""
     budget = gather(own := account("s", turn="m", tokens=1000), (), ())
-    held = Amounts(model_calls=1, tokens=800)
+    held = Amounts(model_calls=1, tokens=1000)
     budget.reserve(held)
     assert budget.plan(100, 300, price) is own
     with pytest.raises(LimitReached):

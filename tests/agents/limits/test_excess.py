@@ -1,10 +1,12 @@
 """One answer is bounded: in the number of its calls, and in what they carry."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, StepsAgent, ToolCall, tool
+from actgent.control.excess import excess_of
 from actgent.errors import ConfigurationError
 from actgent.testing import assert_valid_transcript
 
@@ -93,6 +95,26 @@ async def test_the_model_is_told_of_ten_megabytes(make, form):
     assert ran == 0
     assert "and at most 1,000,000 are taken at once" in told
     assert len(told) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ({"text": "x" * 10}, 21),
+        ({"text": "\u00e9"}, 13),
+        ({}, 2),
+        ("", 2),
+        ("{\u00e9\ud800", 6),
+        ({"n": {1j}}, len("{'n': {1j}}")),
+        ({"n": object}, len("{'n': <class 'object'>}")),
+        ({"after": timedelta}, len("{'after': <class 'datetime.timedelta'>}")),
+    ],
+)
+def test_arguments_count_to_the_byte(arguments, size):
+    """As JSON, of all calls together; what is none by the words that Python has for it."""
+    calls = [ToolCall("take", arguments), ToolCall("take", {})]
+    assert excess_of(calls, Limits(argument_bytes=size + 2)) is None
+    assert f"take {size + 2} bytes" in excess_of(calls, Limits(argument_bytes=size + 1))
 
 
 async def test_both_are_set_by_limits():

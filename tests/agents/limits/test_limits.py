@@ -20,8 +20,10 @@ from actgent import (
     open_runtime,
     tool,
 )
+from actgent.control.limits import FORMS
 from actgent.events import LimitMet, MessageAccepted
 from actgent.llm.base import Answer
+from actgent.tools.schemas.checking import compile_schema
 
 
 @tool(thread=False)
@@ -495,6 +497,24 @@ async def test_the_budget_of_a_turn_can_be_looked_at_while_it_runs():
         assert seen == [{"model_calls": 2, "tool_calls": 4}]
         assert dict(session.budget.left) == {"model_calls": 8, "tool_calls": 4}
         assert (await agent.create_session("ada")).budget is None
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_each_bound_is_the_same_in_code_and_in_files(name):
+    """What its JSON Schema lets through, `Limits` takes, and nothing else; None where it may be left out."""
+    form = compile_schema(FORMS[name], owner=name)
+    for value in (-1, 0, 0.001, 0.5, 1, 1.5, 2, True, "1", [1]):
+        try:
+            taken = getattr(Limits(**{name: value}), name)
+        except ConfigurationError as error:
+            assert f"Limits({name}=...)" in str(error)
+            taken = None
+        assert (taken == value) is (form.reason(value) is None), value
+    if getattr(Limits(), name) is None:
+        assert getattr(Limits(**{name: None}), name) is None
+    else:
+        with pytest.raises(ConfigurationError):
+            Limits(**{name: None})
 
 
 def test_the_error_says_what_was_used_and_what_to_raise():

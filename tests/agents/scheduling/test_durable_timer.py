@@ -6,6 +6,7 @@ from actgent.control.clock import Clock
 from actgent.control.durable_timer import (
     COMPACT_FROM,
     STILL_DUE_SECONDS,
+    TIMER_TOLERANCE_SECONDS,
     DueIndex,
     DurableTimer,
     first_steady_time,
@@ -95,6 +96,17 @@ def test_the_index_is_its_model(deeds):
         assert len(index) == len(model.at)
         waiting = [at for name, at in model.at.items() if name not in model.out]
         assert index.first <= min(waiting, default=index.first)
+
+
+def test_what_is_due_within_the_tolerance_is_due():
+    """Clocks are not exact: up to a thousandth of a second early, and no more; its timer says the same."""
+    clock = Hands()
+    index = DueIndex(clock)
+    for at, is_due in ((1000.0 + TIMER_TOLERANCE_SECONDS, True), (1000.0 + 1.01 * TIMER_TOLERANCE_SECONDS, False)):
+        index.set("a", at)
+        assert index.pop() == ["a"] * is_due
+        assert DurableTimer("t", at, is_delay=True).is_due(clock) is is_due
+        index.put_back("a")
 
 
 def test_the_earliest_time_is_told_when_it_is_set():
