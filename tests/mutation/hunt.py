@@ -21,23 +21,32 @@ from mutants import Mutant, mutants_of
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 600.0
 """A mutant that makes the tests hang is noticed, too."""
-TURN = ["tests/agents"]
+AGENTS = ["tests/agents"]
 SUITES: dict[str, Sequence[str]] = {
-    "actgent/protocols/*.py": ["tests/protocols", "tests/agents"],
-    "actgent/control/*.py": ["tests/agents", "tests/journal/test_loops.py"],
-    "actgent/turns/core.py": TURN,
-    "actgent/turns/lifecycle.py": TURN,
-    "actgent/sessions/turn.py": TURN,
-    "actgent/turns/calls/tool_calls.py": TURN,
-    "actgent/turns/calls/model_calls.py": TURN,
-    "actgent/turns/dispatcher.py": TURN,
-    "actgent/runtime/intake.py": TURN,
-    "actgent/runtime/turn_runner.py": TURN,
+    "actgent/protocols/*.py": ["tests/protocols", *AGENTS],
+    "actgent/control/*.py": [
+        *AGENTS,
+        "tests/journal/test_loops.py",
+        "tests/cluster/test_allowances.py",
+        "tests/cluster/test_pools.py",
+    ],
+    "actgent/sessions/*.py": AGENTS,
+    "actgent/turns/*.py": [*AGENTS, "tests/memory/test_context_window.py"],
+    "actgent/runtime/intake.py": AGENTS,
+    "actgent/runtime/turn_runner.py": AGENTS,
+    "actgent/actors/inbox.py": ["tests/actors", *AGENTS],
+    "actgent/journal/*.py": ["tests/journal", "tests/agents/recovery", "tests/agents/partitions"],
+    "actgent/cluster/ownership.py": ["tests/cluster"],
+    "actgent/cluster/requests.py": ["tests/cluster"],
+    "actgent/cluster/quarantine.py": ["tests/cluster"],
 }
 """What is mutated, and the tests that have to notice."""
 FIRST = {
+    "actors": "tests/actors/test_{}.py",
+    "cluster": "tests/cluster/test_{}.py",
     "protocols": "tests/protocols/test_{}.py",
     "control": "tests/agents/*/test_{}.py",
+    "journal": "tests/journal/test_{}.py",
     "runtime": "tests/agents/*/test_{}.py",
     "sessions": "tests/agents/*/test_{}.py",
     "turns": "tests/agents/*/test_{}.py",

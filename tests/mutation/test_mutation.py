@@ -207,7 +207,7 @@ def test_mutants_of_ours_are_noticed(name):
 
 @pytest.mark.skipif(not SOAK, reason="part of `make soak`")
 def test_most_mutants_are_noticed(capsys):
-    """Over the protocols, control and the turn; `ACTGENT_MUTANTS` says how many, and from which seed."""
+    """Over all that the hunt has; `ACTGENT_MUTANTS` says how many, and from which seed."""
     hunt = load("hunt")
     count, _, seed = os.environ.get("ACTGENT_MUTANTS", "40:1").partition(":")
     verdicts = list(hunt.hunt(hunt.sample(int(count), int(seed or 1))))
