@@ -426,6 +426,7 @@ async def test_seconds_of_a_turn_end_what_runs(autojump_clock, listen):
             await session.wait_idle()
             assert trio.current_time() - begun == pytest.approx(7)
         assert (heard[-1].kind, limit_of(heard[-1])) == ("limit", ("seconds", 7, "a"))
+        assert heard[-1].error.used["seconds"] == pytest.approx(7)
 
 
 async def test_seconds_of_a_session_add_up_over_its_turns(autojump_clock):

@@ -62,6 +62,23 @@ class Everything(Protocol):
         ]
 
 
+class Torn(Protocol):
+    """Says in pieces what to go on with."""
+
+    name = "torn"
+    template = "x"
+
+    def read(self, answer, view):
+        if view.stage is not None:
+            return [Say(text=view.stage)]
+        return [
+            Continue("without"),
+            CallTools([ToolCall("look", {}, native=False)], "first"),
+            CallTools([ToolCall("look", {}, native=False), ToolCall("look", {}, native=False)], "last"),
+            *([Finish()] if answer.text == "stop" else ()),
+        ]
+
+
 class Endless(Protocol):
     """Never comes to an end by itself."""
 
@@ -127,6 +144,17 @@ async def test_a_repair_stays_in_its_stage(listen):
     async with Agent("author", llm=writer, models={"planner": planner}, protocol=Drafting()) as agent:
         assert (await agent.run("write")).data == ["a"]
     assert any("no JSON" in part.text for m in planner.chats[1].messages for part in m.parts)
+
+
+async def test_an_answer_goes_on_with_one_thing(make, listen):
+    """All tools together, at the stage of those named last, before going on without; and the end before all."""
+    for said, expected in (("go", ["seen", "seen", "seen", "last"]), ("stop", [])):
+        agent, _ = make(said, "y", kind=Agent, protocol=Torn(), tools=[look])
+        async with agent:
+            session = await agent.create_session("ada", "hi")
+            heard = listen(session)
+            await session.wait_idle()
+        assert [str(item.text) for item in heard] == expected
 
 
 async def test_outcomes_are_acted_on_in_one_order(make, listen):

@@ -22,6 +22,7 @@ from actgent import (
     ToolCall,
     ToolResult,
     UsageError,
+    open_runtime,
     tool,
 )
 from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
@@ -36,6 +37,7 @@ from actgent.agents.steps.events import (
     ToolResultsEvent,
 )
 from actgent.agents.steps.stream import Narrator, PartialStep
+from actgent.journal.memory import MemoryJournal
 from actgent.llm.base import Answer
 from actgent.messages import Text
 from actgent.protocols.steps import PLAN_KEY
@@ -394,6 +396,25 @@ async def test_a_failing_run_tells_no_final_answer():
         events = await events_of(agent)
     assert whole(events, FinalEvent) == kinds(events, Reply) == []
     assert isinstance(events[-1], Failure)
+
+
+async def test_a_stream_tells_of_calls_that_the_journal_has(autojump_clock):
+    """However long it takes to write: what was told is not asked of a model anew after a crash."""
+
+    class Slow(MemoryJournal):
+        async def commit(self, entry, *, epoch):
+            await trio.sleep(1)
+            await super().commit(entry, epoch=epoch)
+
+    known = []
+    async with Slow().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(make(STEP, FINAL)[0])
+        session = await agent.create_session("ada", session_id="s")
+        async with agent.stream("5 + 3?", session=session) as events:
+            async for event in events:
+                if isinstance(event, ToolExecutionEvent) and event.status == "started":
+                    known.append("tool_name" in repr(await journal.load("s", agent="tutor")))
+    assert known == [True]
 
 
 async def test_run_and_handlers_need_no_stream(listen):

@@ -102,7 +102,10 @@ def test_what_is_due_within_the_tolerance_is_due():
     """Clocks are not exact: up to a thousandth of a second early, and no more; its timer says the same."""
     clock = Hands()
     index = DueIndex(clock)
-    for at, is_due in ((1000.0 + TIMER_TOLERANCE_SECONDS, True), (1000.0 + 1.01 * TIMER_TOLERANCE_SECONDS, False)):
+    for at, is_due in (
+        (1000.0 + TIMER_TOLERANCE_SECONDS, True),
+        (1000.0 + 1.01 * TIMER_TOLERANCE_SECONDS, False),
+    ):
         index.set("a", at)
         assert index.pop() == ["a"] * is_due
         assert DurableTimer("t", at, is_delay=True).is_due(clock) is is_due

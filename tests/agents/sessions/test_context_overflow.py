@@ -120,3 +120,19 @@ async def test_every_protocol_has_the_bound(kind, autojump_clock):
             await session.wait_idle()
     assert "context" in {failure.kind for failure in failures}
     assert max(map(sent, chats)) <= 8000
+
+
+async def test_what_the_agent_says_of_itself_counts_too(autojump_clock):
+    """Older messages make room for it, and a message that does not fit beside it is refused."""
+    llm = ScriptedLLM(["fine"] * 4)
+    memory = ShortTermMemory(max_tokens=8000)
+    failures = []
+    async with BareAgent("a", llm=llm, memory=memory, assistant_prompt="w" * 20_000) as agent:
+        session = await agent.create_session("ada")
+        session.on_exception(failures.append)
+        for size in (5000, 6000, 7000, 20_000):
+            await session.chat("q" * size)
+            await session.wait_idle()
+    assert [failure.kind for failure in failures] == ["context"]
+    assert len(llm.chats) == 3
+    assert max(map(sent, llm.chats)) <= 32_000
