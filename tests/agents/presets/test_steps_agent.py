@@ -406,15 +406,16 @@ async def test_a_stream_tells_of_calls_that_the_journal_has(autojump_clock):
             await trio.sleep(1)
             await super().commit(entry, epoch=epoch)
 
-    known = []
+    known = {}
     async with Slow().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(make(STEP, FINAL)[0])
         session = await agent.create_session("ada", session_id="s")
         async with agent.stream("5 + 3?", session=session) as events:
             async for event in events:
-                if isinstance(event, ToolExecutionEvent) and event.status == "started":
-                    known.append("tool_name" in repr(await journal.load("s", agent="tutor")))
-    assert known == [True]
+                written = repr(await journal.load("s", agent="tutor"))
+                if isinstance(event, ToolExecutionEvent):
+                    known[event.status] = "tool_name" in written
+    assert known == {"started": True, "completed": True}
 
 
 async def test_run_and_handlers_need_no_stream(listen):
