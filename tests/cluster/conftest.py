@@ -94,9 +94,9 @@ class Relay:
 
 
 @asynccontextmanager
-async def _open_relay(tls=None):
-    """A `Relay` to the broker, which its clients reach in plain text or by TLS."""
-    relay = Relay("127.0.0.1", 5672)
+async def _open_relay(tls=None, port=5672):
+    """A `Relay` to the broker at a port, which its clients reach in plain text or by TLS."""
+    relay = Relay("127.0.0.1", port)
     async with trio.open_nursery() as nursery:
         if tls is None:
             listeners = await nursery.start(trio.serve_tcp, relay.carry, 0)
@@ -119,7 +119,7 @@ async def relay(broker):
 
 @pytest.fixture
 def open_relay(broker):
-    """`open_relay(tls)`: a block with a `Relay` that its clients reach by TLS."""
+    """`open_relay(tls, port)`: a block with a `Relay` that its clients reach by TLS, or in plain text without."""
     return _open_relay
 
 

@@ -1,7 +1,7 @@
 """A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [quorum]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
-makes on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, and
+makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, and
 before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
 queues, as they are on brokers from 4 on.
 """
@@ -36,7 +36,27 @@ def say(line):
 @tool(approval=True, effect="once")
 async def deploy(place: str) -> str:
     """Deploy to a place."""
+    say(f"DID deploy {place}")
     return f"deployed to {place}"
+
+
+@tool(effect="once")
+async def note(text: str) -> str:
+    """Write something down, after a moment."""
+    await trio.sleep(DELAY)
+    say(f"DID note {text}")
+    return f"noted {text}"
+
+
+@tool(effect="idempotent")
+async def look(text: str) -> str:
+    """Look something up, after a moment."""
+    await trio.sleep(DELAY)
+    return f"looked at {text}"
+
+
+ARGUMENTS = {"deploy": "place", "note": "text", "look": "text"}
+"""The argument of each tool that a model calls when it is told `TOOL ARGUMENT`."""
 
 
 class Slow(LLM):
@@ -49,8 +69,10 @@ class Slow(LLM):
         results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
         said = "".join(part.text for part in last.parts if isinstance(part, Text))
         say(f"CALL {said}")
-        if said.startswith("deploy "):
-            return Answer(parts=(ToolCall("deploy", {"place": said[7:]}),), stop="tool_use", usage=Usage())
+        word, _, rest = said.partition(" ")
+        if word in ARGUMENTS and rest:
+            call = ToolCall(word, {ARGUMENTS[word]: rest})
+            return Answer(parts=(call,), stop="tool_use", usage=Usage(input_tokens=1, output_tokens=1))
         if said == "kill":
             signal.raise_signal(signal.SIGKILL)
         text = f"done: {results[0].content}" if results else f"you said: {said}"
@@ -116,7 +138,7 @@ async def main():
     modes = Modes(execution=[deploy], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():
-            await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy], modes=modes))
+            await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy, note, look], modes=modes))
             await runtime.start(BareAgent("digger", llm=Slow()))
         say("READY")
         with trio.open_signal_receiver(signal.SIGTERM) as signals:

@@ -45,6 +45,8 @@ class Nodes:
     """More words for each node."""
     calls: Counter = attrs.field(factory=Counter)
     """What models were asked, and how often."""
+    effects: Counter = attrs.field(factory=Counter)
+    """What tools did, and how often."""
     running: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
 
@@ -64,6 +66,8 @@ class Nodes:
     def _hear(self, name, word, what):
         if word == "CALL":
             self.calls[what] += 1
+        elif word == "DID":
+            self.effects[what] += 1
         else:
             self.said[name].append(word)
 

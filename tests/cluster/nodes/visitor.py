@@ -1,0 +1,26 @@
+"""A client as a process of its own that may be killed: `visitor.py BROKER POOL SESSION COUNT`.
+
+It says COUNT messages, each with the id that it has in each run, and then that it is READY; so it may be started again.
+"""
+
+import sys
+
+import trio
+
+from actgent import connect
+
+PATIENCE = 120
+
+
+async def main():
+    broker, pool, session_id, count = sys.argv[1:]
+    async with connect(broker, pool=pool, name="visitor", patience=PATIENCE) as client:
+        session = await client.agent("clerk").ensure_session("ada", session_id)
+        for number in range(int(count)):
+            await session.chat(f"{session_id}-{number}", message_id=f"m{number}")
+            await trio.sleep(0.2)
+    sys.stdout.write("READY\n")
+
+
+if __name__ == "__main__":
+    trio.run(main)
