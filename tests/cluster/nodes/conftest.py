@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+pytest.register_assert_rewrite("tests.cluster.nodes.schedules")
+
 from .talks import open_nodes
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1

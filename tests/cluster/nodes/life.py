@@ -135,7 +135,7 @@ async def main():
     Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
-    modes = Modes(execution=[deploy], initial="act")
+    modes = Modes(execution=[deploy, note, look], initial="act")
     async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
         async with runtime.starting():
             await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy, note, look], modes=modes))

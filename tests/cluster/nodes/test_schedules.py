@@ -23,7 +23,7 @@ async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
     """Nothing is lost, done twice or out of order, and the cluster comes to rest, usable."""
     broker, database = services
     schedule = draw(seed)
-    print(f"{schedule}\nagain: ACTGENT_SEEDS={seed} .venv/bin/python -m pytest {__file__}")  # noqa: T201
+    print(f"{schedule}\nagain: ACTGENT_SEEDS={seed} .venv/bin/python -m pytest tests/cluster/nodes/test_schedules.py")  # noqa: T201
     with trio.fail_after(LIMIT):
         async with (
             open_cluster(database.url, broker.url) as cluster,
