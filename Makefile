@@ -44,7 +44,7 @@ demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a m
 test: $(INSTALLED) $(PYRIGHT) $(OTHERS) ## all tests, on two cores; ARGS="tests/journal -x"
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
 
-soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants, and 20 runs of what kills nodes; hours
+soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants, 20 runs of what kills nodes, and 20 drawn schedules of disasters; hours
 	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)
 
 check: $(INSTALLED) ## lint, format, types and import layers

@@ -71,7 +71,10 @@ class Schedule:
 
     def __str__(self):
         deeds = "".join(f"\n  {at:5.2f} s  {name}" for at, name in self.deeds)
-        return f"seed {self.seed}: {self.nodes} nodes, stories {' '.join(self.stories)}; deeds{deeds}"
+        return (
+            f"seed {self.seed}: {self.nodes} nodes, stories {' '.join(self.stories)}; deeds{deeds}\n"
+            f"again: ACTGENT_SEEDS={self.seed} .venv/bin/python -m pytest tests/cluster/nodes/test_schedules.py"
+        )
 
     def dice(self, *names):
         """Dice of one story or deed."""
@@ -134,16 +137,18 @@ class World:
 
     async def start(self):
         """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
-        self._names += 1
-        name = f"n{self._names}"
-        self.alive.append(name)
         address = f"amqp://guest:guest@127.0.0.1:{self.relay.port}/"
-        while name in self.alive:
+        while True:
+            self._names += 1
+            name = f"n{self._names}"
+            self.alive.append(name)
             try:
                 return await self.nodes.start(name, broker=address)
             except RuntimeError:  # it ended before it was ready
-                await trio.sleep(0.5)
-        return None
+                if name not in self.alive:
+                    return None
+                self.alive.remove(name)
+            await trio.sleep(0.5)
 
     def take(self, dice):
         """A node that is there, which is no more from now on; None if none is."""
@@ -169,12 +174,12 @@ class World:
             assert (await self.clerk.run("last", session=session)).text == "you said: last", session.id
         assert {what: count for what, count in self.nodes.effects.items() if count > 1} == {}
         with trio.move_on_after(SETTLED):
-            while await self._rests():
+            while await self._unrest():  # noqa: ASYNC110 - it is asked
                 await trio.sleep(0.2)
-        assert await self._rests() == {}
+        assert await self._unrest() == {}
         assert await self.nodes.count("dead") == 0
 
-    async def _rests(self):
+    async def _unrest(self):
         """What is not at rest: partitions without a node that is there, what waits at the broker, who is suspected."""
         schema = self.cluster.pool.replace("-", "_")
         owners = await self.ask(f"SELECT p, owner FROM {schema}.partitions")
@@ -241,6 +246,13 @@ async def _befall(world, at, name, dice):
 
 def said(history, kind):
     return [each.text for each in history if each.sender.kind == kind]
+
+
+async def asked(question):
+    """Ask until there is an answer that says something; that."""
+    while not (found := await question()):  # noqa: ASYNC110 - it is asked
+        await trio.sleep(0.2)
+    return found
 
 
 def errors(history):
@@ -310,8 +322,7 @@ async def approval(world, dice):
     session, counted = await world.open(), []
     await trio.sleep(dice.uniform(0, 4))
     await session.chat(f"deploy {session.id}", message_id="m")
-    while not (waits := await session.approvals()):
-        await trio.sleep(0.2)
+    waits = await asked(session.approvals)
 
     async def decide(client, decision, by):
         there = await client.agent("clerk").open_session(session.id)
@@ -341,8 +352,11 @@ async def task(world, dice):
     if dice.random() < 0.5:
         await trio.sleep(dice.uniform(0, 3.5))
         is_stopped = await session.cancel_task(task_id)
-    while not is_stopped and not said(await session.history(), "agent"):
-        await trio.sleep(0.5)
+
+    async def reported():
+        return is_stopped or said(await session.history(), "agent")
+
+    await asked(reported)
     yield
     await session.wait_idle()
     reports = said(await session.history(), "agent")
@@ -358,8 +372,11 @@ async def timer(world, dice):
     there = await world.clients[1].agent("clerk").open_session(session.id)
     for each in (session, there):
         await each.schedule(words, after=dice.uniform(2, 6), key="k")
-    while await session.schedules():  # noqa: ASYNC110 - it is asked
-        await trio.sleep(0.5)
+
+    async def fired():
+        return not await session.schedules()
+
+    await asked(fired)
     yield
     await session.wait_idle()
     history = await session.history()
@@ -498,8 +515,9 @@ async def kill_the_next(world, dice):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(world.start)
             with trio.move_on_after(LONG), suppress(psycopg.OperationalError):
-                before = await world.nodes.count(f"partitions WHERE owner LIKE '{name}-%'")
-                while before and await world.nodes.count(f"partitions WHERE owner LIKE '{name}-%'") == before:
+                owned = f"partitions WHERE owner LIKE '{name}-%'"
+                before = await world.nodes.count(owned)
+                while before and await world.nodes.count(owned) == before:  # noqa: ASYNC110 - it is asked
                     await trio.sleep(0.02)
         await kill(world, dice)
 
@@ -532,7 +550,9 @@ async def drain(world, dice):
         async with open_cluster_watch(world.cluster.broker, world.cluster.pool) as watch:
             await watch.drain(name)
 
-    with suppress(ActgentError):  # it is killed, or hangs, or the broker is not there: whoever drains it tries again
+    with suppress(
+        ActgentError
+    ):  # it is killed, or hangs, or the broker is not there: whoever drains it tries again
         if not is_killed:
             await hand_over()
         else:
