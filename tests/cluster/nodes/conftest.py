@@ -6,7 +6,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.cluster.nodes.schedules")
 
-from .talks import open_nodes
+from .talks import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
 
 RUNS = 20 if os.environ.get("ACTGENT_SOAK") else 1
 """Of each test that kills something."""

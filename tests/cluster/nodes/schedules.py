@@ -160,6 +160,13 @@ class World:
             while self.nodes.running[name].poll() is None:  # noqa: ASYNC110 - it is asked
                 await trio.sleep(0.05)
 
+    async def mend(self):
+        """Have both services there, for whoever comes next, where a deed was broken off."""
+        for service in self.services:
+            if not await service.answers():
+                service.kill()
+                await service.start()
+
     async def ask(self, sql):
         """What the database says."""
         return await trio.to_thread.run_sync(self._ask, sql)

@@ -32,4 +32,8 @@ async def test_each_accepted_message_has_one_end_whatever_befalls_the_cluster(
             open_nodes(lives, cluster) as nodes,
             open_world(nodes, services, relay) as world,
         ):
-            await live_through(world, schedule)
+            try:
+                await live_through(world, schedule)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await world.mend()

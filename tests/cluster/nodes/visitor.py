@@ -7,18 +7,27 @@ import sys
 
 import trio
 
-from actgent import connect
+from actgent import BrokerLost, connect
 
 PATIENCE = 120
 
 
-async def main():
-    broker, pool, session_id, count = sys.argv[1:]
+async def say_all(broker, pool, session_id, count):
     async with connect(broker, pool=pool, name="visitor", patience=PATIENCE) as client:
         session = await client.agent("clerk").ensure_session("ada", session_id)
         for number in range(int(count)):
             await session.chat(f"{session_id}-{number}", message_id=f"m{number}")
             await trio.sleep(0.2)
+
+
+async def main():
+    while True:
+        try:
+            await say_all(*sys.argv[1:])
+        except BrokerLost:  # it was not there when we came
+            await trio.sleep(0.5)
+        else:
+            break
     sys.stdout.write("READY\n")
 
 
