@@ -349,13 +349,18 @@ async def fork_session(
     session_id: str | None,
     *,
     elsewhere: Elsewhere | None,
+    one_at_a_time: trio.Lock,
 ) -> SessionSummary:
-    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`."""
+    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`.
+
+    Copies are written `one_at_a_time`: a request that comes again while the first is written finds no session of the id yet.
+    """
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
         begun = forked(whole, session_id or journal.new_session_id(), key.agent)
-        await write_sessions(journal, [begun])
+        async with one_at_a_time:
+            await write_sessions(journal, [begun])
     except Fenced:
         original = await journal.head(*key)
         if elsewhere is None or original is None:

@@ -146,6 +146,28 @@ async def test_budgets_of_sessions_in_memory_are_listed():
     assert (rest.spent["model_calls"], rest.left) == (1, {"model_calls": 8})
 
 
+async def test_of_two_forks_of_one_id_at_once_one_is_written(tmp_path):
+    """The other hears that there is one, and the copy has what its original has, once."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        session = await agent.create_session("ada", session_id="s")
+        await agent.run("1", session=session)
+        told = []
+
+        async def fork():
+            try:
+                told.append((await runtime.fork("s", new_id="copy")).session_id)
+            except SessionExists as error:
+                told.append(type(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fork)
+            nursery.start_soon(fork)
+        assert sorted(told, key=str) == [SessionExists, "copy"]
+        other = await agent.open_session("copy")
+        assert [message.text for message in other.history] == ["1", "one"]
+
+
 async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
     """As it was after any record; the copy goes its own way, and the original does not notice."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
