@@ -2,9 +2,11 @@
 
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import asynccontextmanager
 
 import attrs
+import trio
 
 from actgent.errors import NotRunning
 from actgent.protocols.base import Profile
@@ -66,6 +68,7 @@ class Directory(Mapping[str, AgentCard]):
         self._resumed = 0
         """By agents that have stopped."""
         self._agents: dict[str, Listed] = {}
+        self._copying = trio.Lock()
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -119,6 +122,18 @@ class Directory(Mapping[str, AgentCard]):
         if name not in self._openers:
             raise NotRunning(name, self._openers)
         return self._openers[name]
+
+    @asynccontextmanager
+    async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
+        """A block in which nobody else makes a session of this id; the agent may run here or not."""
+        opener = self._openers.get(name)
+        if opener is None:
+            async with self._copying:
+                yield
+            return
+        await opener.wait_opened(session_id)
+        with opener.opens(session_id):
+            yield
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:

@@ -23,6 +23,7 @@ from actgent.sessions.following import Observed, ObservedType
 from actgent.sessions.waiting.schedules import schedules, schedules_in
 
 from .actor import AgentActor
+from .directory import Directory
 from .following import (
     ObservationReader,
     SessionFollower,
@@ -349,17 +350,17 @@ async def fork_session(
     session_id: str | None,
     *,
     elsewhere: Elsewhere | None,
-    one_at_a_time: trio.Lock,
+    agents: Directory,
 ) -> SessionSummary:
     """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`.
 
-    Copies are written `one_at_a_time`: a request that comes again while the first is written finds no session of the id yet.
+    Nobody else makes a session of its id meanwhile: who asks for one again finds none before the first is written.
     """
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
         begun = forked(whole, session_id or journal.new_session_id(), key.agent)
-        async with one_at_a_time:
+        async with agents.making(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:
         original = await journal.head(*key)

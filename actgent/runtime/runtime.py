@@ -136,7 +136,6 @@ class Runtime(Insight, Ratings, Moving):
             self._sweeper = Sweeper(journal, self.agents, self.accounts, self.clock, retention)
             nursery.start_soon(self._sweeper.run, name="retention")
         self._nursery = nursery
-        self._forking = trio.Lock()
         self._left = False
         self._unrecovered: list[Startable] = []
 
@@ -394,9 +393,7 @@ class Runtime(Insight, Ratings, Moving):
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
-        return await fork_session(
-            journal, key, to, new_id, elsewhere=self.elsewhere, one_at_a_time=self._forking
-        )
+        return await fork_session(journal, key, to, new_id, elsewhere=self.elsewhere, agents=self.agents)
 
     async def _need_key(self, session_id: str, agent: str | None) -> SessionKey:
         key = await self._key_of(session_id, agent)

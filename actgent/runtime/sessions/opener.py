@@ -467,9 +467,7 @@ class SessionOpener:
             if context.parent is None:
                 self.trees.wait_for_parent(parent, context)
         if (opened.parent_id or opened.asker) and opened.transient:
-            options = self.running.runner.turn_lifecycle.options
-            task = context.tree.task = restored_task(context, opened, options)
-            task.tell_deadline(self.running.clock.steady())
+            task = context.tree.task = restored_task(context, opened, self.running)
             if opened.deadline and any(message.id == task.message_id for message in waiting):
                 context.set_timer(TaskDeadline(task.deadline, task.seconds))
         self.trees.attach_children(context)

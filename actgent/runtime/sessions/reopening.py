@@ -18,7 +18,7 @@ from actgent.runtime.actor import AgentActor
 from actgent.sessions.context import SessionContext
 from actgent.sessions.restore import LoadedSession, is_unused, load_session
 from actgent.sessions.waiting.tasks import Task
-from actgent.sessions.waiting.turn_future import CallOptions, TurnFuture
+from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.sessions.waiting.turn_options import restored_options
 
 
@@ -77,13 +77,13 @@ def check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissin
         raise missing
 
 
-def restored_task(context: SessionContext, opened: Opened, options: CallOptions) -> Task:
+def restored_task(context: SessionContext, opened: Opened, running: AgentActor) -> Task:
     """Make the task again that a session was opened for, with what its turn alone was told."""
     message_id = message_id_of(context.id)
-    accepted = context.mail.find(message_id)
+    accepted, options = context.mail.find(message_id), running.runner.turn_lifecycle.options
     if accepted is not None and accepted.options is not None:
         options = restored_options(options, accepted.options)
-    return Task(
+    task = Task(
         message_id,
         TurnFuture(options, is_patient=True),
         opened.parent_agent,
@@ -95,6 +95,8 @@ def restored_task(context: SessionContext, opened: Opened, options: CallOptions)
         seconds=round(opened.deadline - opened.created_at, 3),
         asker=opened.asker,
     )
+    task.tell_deadline(running.clock.steady())
+    return task
 
 
 async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:

@@ -1,5 +1,7 @@
 """What a runtime tells of its agents, provider limits, schedules and budgets, and sessions as they were."""
 
+from functools import partial
+
 import attrs
 import pytest
 import trio
@@ -146,26 +148,48 @@ async def test_budgets_of_sessions_in_memory_are_listed():
     assert (rest.spent["model_calls"], rest.left) == (1, {"model_calls": 8})
 
 
-async def test_of_two_forks_of_one_id_at_once_one_is_written(tmp_path):
-    """The other hears that there is one, and the copy has what its original has, once."""
+@pytest.mark.parametrize("other", ["fork", "create", "ensure"])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_of_two_who_make_one_id_at_once_one_gets_it(tmp_path, other, is_first):
+    """The other hears that there is one, or is given it; what the session has, it has once."""
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
-        session = await agent.create_session("ada", session_id="s")
-        await agent.run("1", session=session)
-        told = []
+        await agent.run("1", session=await agent.create_session("ada", session_id="s"))
+        make = {
+            "fork": partial(runtime.fork, "s", new_id="copy"),
+            "create": partial(agent.create_session, "ada", session_id="copy"),
+            "ensure": partial(agent.ensure_session, "ada", session_id="copy"),
+        }
+        taken = await refusals(*(make[each] for each in (("fork", other) if is_first else (other, "fork"))))
+        copy = await agent.open_session("copy")
+        assert [message.text for message in copy.history] in ([], ["1", "one"])
+        assert taken == (0 if other == "ensure" and copy.history else 1)
 
-        async def fork():
-            try:
-                told.append((await runtime.fork("s", new_id="copy")).session_id)
-            except SessionExists as error:
-                told.append(type(error))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(fork)
-            nursery.start_soon(fork)
-        assert sorted(told, key=str) == [SessionExists, "copy"]
-        other = await agent.open_session("copy")
-        assert [message.text for message in other.history] == ["1", "one"]
+async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        await agent.run("1", session=await agent.create_session("ada", session_id="s"))
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
+        fork = partial(runtime.fork, "s", new_id="copy")
+        assert await refusals(fork, fork) == 1
+        assert len(await runtime.journal.load("copy")) == len(await runtime.journal.load("s"))
+
+
+async def refusals(*calls):
+    """Make calls at once; returns how many heard that there is such a session."""
+    refused = []
+
+    async def make(call):
+        try:
+            await call()
+        except SessionExists:
+            refused.append(call)
+
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(make, call)
+    return len(refused)
 
 
 async def test_a_session_is_rebuilt_and_forked_while_its_agent_works(tmp_path):
