@@ -35,10 +35,7 @@ from actgent.journal.records import (
     Said,
     SuspendedRecord,
 )
-from actgent.messages import (
-    Message,
-    Sender,
-)
+from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store
 

@@ -15,10 +15,7 @@ from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.errors.printable import counted, shown
 from actgent.journal.records import Fitting
-from actgent.messages import (
-    Message,
-    ToolResult,
-)
+from actgent.messages import Message, ToolResult
 from actgent.protocols.growing import Growth
 from actgent.support.quick_init import maker
 

@@ -4,15 +4,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from actgent.approvals import (
-    Approval,
-    Edit,
-    Grant,
-    approval_id,
-)
-from actgent.errors import (
-    AskPerson,
-)
+from actgent.approvals import Approval, Edit, Grant, approval_id
+from actgent.errors import AskPerson
 from actgent.forms import to_form
 from actgent.messages import ToolCall
 

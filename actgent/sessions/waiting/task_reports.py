@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from actgent.errors import (
-    kind_of,
-)
+from actgent.errors import kind_of
 from actgent.errors.wording import safe_words
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
 from actgent.tools.outputs.results import to_text

@@ -18,13 +18,7 @@ from actgent.journal.records import (
     Started,
     Told,
 )
-from actgent.messages import (
-    NO_USAGE,
-    Message,
-    ToolCall,
-    ToolResult,
-    Usage,
-)
+from actgent.messages import NO_USAGE, Message, ToolCall, ToolResult, Usage
 
 
 @attrs.define(eq=False)

@@ -12,13 +12,7 @@ from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
 from actgent.journal.records import TurnOptions
 from actgent.llm.base import Answer
-from actgent.messages import (
-    Event,
-    Failure,
-    Message,
-    Reply,
-    ToolCall,
-)
+from actgent.messages import Event, Failure, Message, Reply, ToolCall
 from actgent.protocols.base import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
 

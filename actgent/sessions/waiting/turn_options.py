@@ -4,9 +4,7 @@ import json
 
 import attrs
 
-from actgent.journal.records import (
-    TurnOptions,
-)
+from actgent.journal.records import TurnOptions
 from actgent.protocols.base import Protocol, WithOutput
 from actgent.structured.output import Output, form_output
 

@@ -7,9 +7,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from actgent.errors import Suspended as SuspendedError
-from actgent.messages import (
-    CallProgress,
-)
+from actgent.messages import CallProgress
 from actgent.support.leads import for_readers
 
 from .turn_future import CallOptions, TurnFuture
