@@ -31,13 +31,15 @@ class MemoryJournal(GroupedJournal):
 
     def __init__(self) -> None:
         super().__init__()
+        self._stored_epoch = 0
         self._stored_heads: dict[SessionKey, Head] = {}
         self._stored_rows: dict[str, list[Row]] = {}
         self._stored_snapshots: dict[str, SnapshotRow] = {}
 
     async def _take(self) -> int:
         await trio.lowlevel.checkpoint()
-        return self._epoch + 1
+        self._stored_epoch += 1  # also where its block is left and entered again: series are named by it
+        return self._stored_epoch
 
     async def _release(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -8,6 +8,7 @@ import threading
 import pytest
 import trio
 
+from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import Fenced
 from actgent.journal.grouped.group import LEAVING
 from actgent.journal.memory import MemoryJournal
@@ -174,3 +175,19 @@ async def _cancel_after(steps, scope):
     for _ in range(steps):
         await trio.lowlevel.checkpoint()
     scope.cancel()
+
+
+async def test_a_journal_in_memory_is_entered_again(autojump_clock):
+    """What begins in it then is not mixed up with what stands there from before."""
+    journal = MemoryJournal()
+    for session_id in ("first", "second"):
+        async with journal.running(), open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.create_session("ada", "Hello.", session_id=session_id)
+            await session.wait_idle()
+    async with journal.running():
+        epochs = [await journal.acquire() for _ in range(2)]
+        for session_id in ("first", "second"):
+            records = await journal.load(session_id, agent="a")
+            assert [type(each).__name__ for each in records].count("Opened") == 1
+    assert epochs == [3, 4]
