@@ -1,5 +1,6 @@
 """Journals of each kind, and small entries to write into them."""
 
+import contextlib
 import os
 import urllib.parse
 
@@ -92,6 +93,19 @@ def times():
     return lambda short, long: long if os.environ.get("ACTGENT_SOAK") else short
 
 
+_NO_ENCRYPTION = {80877103, 80877104}
+"""Codes of the packets that ask for it, before the one that begins a session."""
+
+
+def _error(**fields):
+    """An error message, as a PostgreSQL server sends it."""
+    body = b"".join(key.encode() + value.encode() + b"\0" for key, value in fields.items()) + b"\0"
+    return b"E" + (4 + len(body)).to_bytes(4, "big") + body
+
+
+_STARTING = _error(S="FATAL", V="FATAL", C="57P03", M="das Datenbanksystem startet")
+
+
 class Link:
     """The way to a server, which can be cut in the middle of a commit."""
 
@@ -105,6 +119,10 @@ class Link:
         self.flows.set()
         self.stops = False
         """Whether nothing flows any more once a group of steps was sent, as from a process that stops there."""
+        self.is_starting = False
+        """Whether everybody hears that the server starts, in its language, as from one that recovers after a crash."""
+        self.refused = 0
+        """How often somebody heard that."""
         self._scopes = set()
         self.cuts_made = 0
 
@@ -118,12 +136,31 @@ class Link:
         if self.is_down:
             await client.aclose()
             return
+        if self.is_starting:
+            await self._refuse(client)
+            return
         server = await trio.open_tcp_stream(*self._server)
         async with client, server, trio.open_nursery() as nursery:
             self._scopes.add(nursery.cancel_scope)
             self._is_committing = False
             nursery.start_soon(self._pump, client, server, nursery.cancel_scope, True)
             nursery.start_soon(self._pump, server, client, nursery.cancel_scope, False)
+
+    async def start_up(self, *, task_status=trio.TASK_STATUS_IGNORED):
+        """Be a server that starts, until that was heard several times."""
+        self.is_starting, self.refused = True, 0
+        task_status.started()
+        while self.refused < 6:  # noqa: ASYNC110 - it is counted by what is asked
+            await trio.sleep(0.01)
+        self.is_starting = False
+
+    async def _refuse(self, client):
+        async with client:
+            with contextlib.suppress(trio.BrokenResourceError):
+                while int.from_bytes((await client.receive_some())[4:8], "big") in _NO_ENCRYPTION:
+                    await client.send_all(b"N")
+                await client.send_all(_STARTING)
+                self.refused += 1
 
     async def _pump(self, source, target, scope, is_client):
         try:

@@ -1,5 +1,6 @@
 """Storages that do not answer for a while: nobody waits for longer than they want, and nothing is lost or done twice."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -302,7 +303,7 @@ async def test_nobody_hears_of_a_server_that_is_away_for_half_a_minute(
     async with open_journal(url) as journal, trio.open_nursery() as nursery:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(Changed(changes={"n": 0}))
-        monkeypatch.setattr("actgent.journal.postgres.journal.time", clock)
+        monkeypatch.setattr("actgent.journal.postgres.connecting.time", clock)
         link.is_down = True
         link.cut()
 
@@ -335,3 +336,39 @@ async def test_a_server_that_became_a_standby_is_left_for_the_one_that_writes(po
         await journal._thread.run(journal._connected, demote)
         await writer.commit(Changed(changes={"n": 1}))
         assert await writer.load() == writer.confirmed
+
+
+async def test_who_comes_in_waits_for_a_server_that_starts(link, nursery):
+    """As a short absence is waited out; so does who only looks at the journal."""
+    link, url = link
+    for is_reader in (False, True):
+        await nursery.start(link.start_up)
+        opening = open_journal(url, read_only=True) if is_reader else open_runtime(journal=url)
+        with trio.fail_after(60):
+            async with opening:
+                assert not link.is_starting
+
+
+@pytest.mark.parametrize(("seconds", "is_patient"), [(29.5, True), (30.5, False)])
+async def test_a_server_that_starts_for_longer_than_half_a_minute_is_an_error(
+    link, monkeypatch, nursery, seconds, is_patient
+):
+    """Whose words the error has."""
+    link, url = link
+    clock = Clock()
+    monkeypatch.setattr("actgent.journal.postgres.connecting.time", clock)
+    link.is_starting = True
+
+    async def let_in():
+        while not link.refused:  # noqa: ASYNC110 - as above
+            await trio.sleep(0.01)
+        clock.now = seconds
+        if is_patient:
+            link.is_starting = False
+
+    nursery.start_soon(let_in)
+    with trio.fail_after(60), contextlib.ExitStack() as stack:
+        if not is_patient:
+            stack.enter_context(pytest.raises(JournalFailed, match="das Datenbanksystem startet"))
+        async with open_runtime(journal=url):
+            assert not link.is_starting

@@ -520,3 +520,18 @@ async def test_the_tables_of_an_older_release_are_named_so(postgres_url):
         connection.execute(f"ALTER TABLE {schema}.dead DROP COLUMN request")
     with pytest.raises(ConfigurationError, match="older release: start a node of this one first"):
         await read_dead(postgres_url)
+
+
+async def test_who_owns_what_is_asked_again_of_a_server_that_starts(link, nursery):
+    """By a process of a cluster that comes in, and by one whose connection is lost meanwhile; so are the hosts of agents."""
+    link, url = link
+    await nursery.start(link.start_up)
+    journal = PartitionedJournal(url, node="n1", partitions=4, on_lost=print)
+    with trio.fail_after(60):
+        async with journal.running():
+            await journal.acquire()
+            for ask in (lambda: journal.hosts.claim(["clerk"]), lambda: journal.take([1])):
+                await nursery.start(link.start_up)
+                link.cut()
+                await ask()
+            assert list(journal.owned) == [1]

@@ -215,7 +215,7 @@ async def test_a_fork_does_not_hold_the_journal_of_its_dead_parent(tmp_path):
 
 async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, monkeypatch):
     """The server wrote it and was gone then for long: who tries again later does not say it twice."""
-    monkeypatch.setattr("actgent.journal.postgres.journal.AWAY", 1.0)
+    monkeypatch.setattr("actgent.journal.postgres.connecting.AWAY", 1.0)
     link, url = link
     async with open_journal(url) as journal:
         writer = make_writer(journal, await journal.acquire())
@@ -233,7 +233,7 @@ async def test_a_commit_whose_answer_is_lost_is_there_once(link, make_writer, mo
 
 async def test_a_lock_of_the_lost_connection_is_no_other_owner(postgres_url, make_writer, monkeypatch):
     """Nobody else owns the journal: the error says so, and the next try after the server found out succeeds."""
-    monkeypatch.setattr("actgent.journal.postgres.journal.AWAY", 1.0)
+    monkeypatch.setattr("actgent.journal.postgres.connecting.AWAY", 1.0)
     async with open_journal(postgres_url) as journal:
         writer = make_writer(journal, await journal.acquire())
         await writer.commit(changed(0))

@@ -1,14 +1,17 @@
 """Connections to PostgreSQL: addresses, bounds of each wait, and its errors as ours."""
 
 import contextlib
+import itertools
 import os
 import socket
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
 import psycopg.conninfo
+import trio
 
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 
@@ -25,10 +28,79 @@ OPTIONS = (
 )
 """Of the session on the server, in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock
 would keep another one from going on."""
+AWAY = 30.0
+"""Seconds in which a lost connection is made again before anybody hears of it: as long as a server takes whose standby goes on."""
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Seconds between two tries; the last again and again."""
+_CANNOT_CONNECT_NOW = b"57P03"
+_HELLO = b"\0\0\0\x16\0\3\0\0user\0actgent\0\0"
+"""What begins a session, as anybody; a server that starts answers that before it asks who it is."""
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 _IDLE = psycopg.pq.TransactionStatus.IDLE
+
+
+class NotYet(psycopg.OperationalError):
+    """The server is there and lets nobody in just now: it starts, recovers or ends."""
+
+
+def connect(address: str, options: str = OPTIONS) -> Connection:
+    """A new connection, which commits each statement.
+
+    Raises:
+        NotYet: the server says that it will let us in, later.
+        psycopg.Error: there is none, or it never will.
+    """
+    settings: dict[str, Any] = {"autocommit": True, "options": options, **SETTINGS}
+    try:
+        return psycopg.connect(address, **settings)
+    except psycopg.OperationalError as error:
+        said = None if error.pgconn is None else _what_it_says(error.pgconn)
+        if said == _CANNOT_CONNECT_NOW:
+            raise NotYet(str(error)) from error
+        if said is None:
+            raise
+    return psycopg.connect(address, **settings)  # it refuses just us, or has come up since
+
+
+def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:
+    """Ask the server that refused us whether it lets anybody in: the SQLSTATE of its error, empty for none; None: no answer.
+
+    libpq does not tell that of a connection that it could not make, whose words are in the server's language, and its
+    `PQping` would hold the whole process.
+    """
+    host, port = (refused.hostaddr or refused.host).decode(), int(refused.port)
+    is_file = host.startswith(("/", "@"))
+    family = socket.AF_UNIX if is_file else socket.AF_INET6 if ":" in host else socket.AF_INET
+    place = f"{host}/.s.PGSQL.{port}" if is_file else (host, port)
+    with contextlib.suppress(OSError), socket.socket(family) as asked:
+        asked.settimeout(SETTINGS["connect_timeout"])
+        asked.connect(place)
+        asked.sendall(_HELLO)
+        answer = asked.makefile("rb")
+        kind, length = answer.read(1), int.from_bytes(answer.read(4), "big")
+        fields = answer.read(length - 4).split(b"\0") if kind == b"E" else []
+        return next((each[1:] for each in fields if each[:1] == b"C"), b"") if kind else None
+    return None
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]], is_lost: Callable[[JournalFailed], bool]) -> T:
+    """Do something again and again for as long as a server may be away, where it failed for want of that server."""
+    until = time.monotonic() + AWAY
+    for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
+        try:
+            return await attempt()
+        except JournalFailed as error:
+            if not is_lost(error) or time.monotonic() + pause > until:
+                raise
+        await trio.sleep(pause)
+    raise AssertionError("the pauses do not end")
+
+
+def is_not_yet(error: JournalFailed) -> bool:
+    """Return True if the server lets nobody in just now, and may be asked again soon."""
+    return isinstance(error.__cause__, NotYet)
 
 
 def one_row(connection: Connection, sql: Any, *values: Any) -> tuple[Any, ...]:

@@ -10,8 +10,8 @@ import contextlib
 import itertools
 import os
 import socket
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import attrs
@@ -47,13 +47,15 @@ from actgent.support.storage_thread import StorageThread
 from . import statements
 from .connecting import (
     OPTIONS,
-    SETTINGS,
     Connection,
     break_off,
+    connect,
     errors_translated,
     in_one_moment,
     in_transaction,
+    is_not_yet,
     one_row,
+    patiently,
     settle,
 )
 from .schema import migrate_schema
@@ -63,14 +65,10 @@ READING = 60.0
 """Seconds that the server may take for a piece of work, until its connection is dropped."""
 LETTING_GO = 1.0
 """Seconds that the server may take to let the lock of one who leaves go at once."""
-AWAY = 30.0
-"""Seconds in which a lost connection is made again before anybody hears of it: as long as a server takes whose standby goes on."""
 _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
 """What says that the server is away, or is not the one that is written to any more."""
 _REFUSED = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
 """What a server that is there says of a statement that it will never take."""
-_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
-"""Seconds between two tries; the last again and again."""
 
 T = TypeVar("T")
 
@@ -220,29 +218,25 @@ class PostgresJournal(GroupedJournal):
 
     async def _run_alone(self, fn: Callable[..., T], *args: Any, patience: float = READING) -> T:
         """The same without a transaction round it: each of its statements is one."""
-        until = time.monotonic() + AWAY
-        for pause in itertools.chain(_PAUSES, itertools.repeat(_PAUSES[-1])):
-            try:
-                return await self._run_once(fn, *args, patience=patience)
-            except JournalFailed as error:
-                if not self._is_lost(error) or time.monotonic() + pause > until:
-                    raise
-                if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
-                    self._drop()
-            await trio.sleep(pause)
-        raise AssertionError("the pauses do not end")
+        return await patiently(partial(self._run_once, fn, *args, patience=patience), self._is_lost)
 
     def _is_lost(self, error: JournalFailed) -> bool:
-        """Return True if a step failed for want of its server, and may be tried again."""
+        """Return True if a step failed for want of its server, and may be tried again; who comes in waits for one that starts."""
         cause = error.__cause__
-        return self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
+        was_there = self._is_owner and isinstance(cause, _GONE) and not isinstance(cause, _REFUSED)
+        return was_there or is_not_yet(error)
 
     async def _run_once(self, fn: Callable[..., T], *args: Any, patience: float) -> T:
         """Drop the connection of a server that does not answer: a thread that waits for it cannot be stopped otherwise."""
         if self._thread is None:
             raise JournalFailed("the journal's database is not connected")
         with trio.move_on_after(patience):
-            return await self._thread.run(self._connected, fn, *args)
+            try:
+                return await self._thread.run(self._connected, fn, *args)
+            except JournalFailed as error:
+                if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
+                    self._drop()
+                raise
         self._drop()
         raise JournalFailed(
             f"the journal's database has not answered within {patience:g} s"
@@ -277,9 +271,7 @@ class PostgresJournal(GroupedJournal):
 
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
-        self._connection = connection = psycopg.connect(
-            self._address, autocommit=True, options=self._options, **SETTINGS
-        )
+        self._connection = connection = connect(self._address, self._options)
         self._is_new = True
         if self._is_owner:
             try:

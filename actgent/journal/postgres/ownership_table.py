@@ -10,7 +10,7 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
-from .connecting import OPTIONS, SETTINGS, Connection, break_off, errors_translated
+from .connecting import Connection, break_off, connect, errors_translated, is_not_yet, patiently
 from .layout import IS_TAKEN_FROM, PoolLayout, layout_of
 from .partitions import Taken
 
@@ -102,10 +102,15 @@ class OwnershipTable:
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
-        async with self._turn:
-            with trio.CancelScope(shield=True):
-                found = await self._run_in_thread(fn, sql, values)
-        return found
+        """Run it in its turn, as soon as a server that starts lets anybody in."""
+
+        async def run() -> T:
+            async with self._turn:
+                with trio.CancelScope(shield=True):
+                    found = await self._run_in_thread(fn, sql, values)
+            return found
+
+        return await patiently(run, is_not_yet)
 
     async def _run_in_thread(self, fn: Callable[..., T], *args: Any) -> T:
         if self._thread is None:
@@ -133,7 +138,7 @@ class OwnershipTable:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(self._address, autocommit=True, options=OPTIONS, **SETTINGS)
+            self._connection = connect(self._address)
             schema = psycopg.sql.Identifier(self._schema)
             self._connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return self._connection

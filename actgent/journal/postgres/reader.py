@@ -1,6 +1,5 @@
 """A journal in PostgreSQL that is looked at beside its owner."""
 
-import psycopg
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, JournalVersion
@@ -10,7 +9,7 @@ from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
-from .connecting import OPTIONS, SETTINGS, Connection, one_row
+from .connecting import OPTIONS, Connection, connect, one_row
 from .journal import PostgresJournal
 from .schema import MIGRATIONS
 
@@ -27,9 +26,7 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         return 1
 
     def _connect(self) -> Connection:
-        self._connection = connection = psycopg.connect(
-            self._address, autocommit=True, options=f"{OPTIONS} {_READ_ONLY}", **SETTINGS
-        )
+        self._connection = connection = connect(self._address, f"{OPTIONS} {_READ_ONLY}")
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return connection
