@@ -54,10 +54,11 @@ TRIED = 5.0
 """Seconds for which a request is watched that was begun alone; then the next one is begun beside it."""
 DROPS = 1000
 """Drops that came before their requests, of which a partition knows at most."""
-_UNBOUNDED = ("interrupt", "close", "decision")
-"""What ends something, or lets it go on, which all others may wait for."""
+_FREEING = ("interrupt", "close", "decision")
+"""What ends something, or lets it go on, which all others may wait for: also a partition that is about to be another node's,
+which is held until its turns have ended."""
 _STOPPING = ("interrupt", "close")
-"""What ends turns, for which a partition is held that is about to be another node's."""
+"""What ends turns."""
 _BUSY = Problem("busy", f"{MOST} requests of this session wait for their answers: send it again later")
 _KILLED = "nodes have gone that were to answer it, so that no other one begins with it: look why"
 _OK = 200
@@ -102,6 +103,8 @@ class _Work:
     """The session whose requests wait together with this one; empty where as many may wait as come."""
     is_read: bool = attrs.field(init=False)
     """True if it only reads."""
+    is_freeing: bool = attrs.field(init=False)
+    """True if others may wait for what it does."""
     is_stop: bool = attrs.field(init=False)
     """True if it ends a turn that runs."""
 
@@ -109,7 +112,8 @@ class _Work:
         asked, what = self.asked, self.asked.path.rpartition("/")[2]
         self.place = self.delivery.properties.reply_to or "", asked.id
         self.session, self.is_read = session_named(asked), asked.verb == "GET"
-        self.line = "" if self.is_read or what in _UNBOUNDED else self.session
+        self.is_freeing = what in _FREEING
+        self.line = "" if self.is_read or self.is_freeing else self.session
         self.is_stop = what in _STOPPING
 
     def stop(self) -> None:
@@ -261,7 +265,7 @@ class Requests:
     def take(self, delivery: Delivery, asked: WireRequest) -> None:
         """A request came."""
         work = _Work(delivery, asked, self._figures.now())
-        if self._waiting is None or (self._is_held and work.is_stop):
+        if self._waiting is None or (self._is_held and work.is_freeing):
             self._look_at(work)
         else:
             self._waiting.append(work)
@@ -291,7 +295,7 @@ class Requests:
             work.stop()
 
     def hold(self) -> None:
-        """Begin nothing more but what stops turns; what runs goes on. The rest goes to the next owner when it is closed."""
+        """Begin nothing more but what turns may wait for, or what stops them; what runs goes on. The rest goes to the next owner when it is closed."""
         self._waiting, self._is_held = self._waiting or [], True
 
     # --- one request ---------------------------------------------------------------------

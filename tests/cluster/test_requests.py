@@ -235,7 +235,7 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
 
 
 async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
-    """And nothing else; what is left goes to the next owner in its order, as it is not given back before the queue is closed."""
+    """Or lets one go on that waits, and nothing else; what is left goes to the next owner in its order, behind the end of the queue."""
     link, deliveries = Outbox(), {}
 
     class Moving(Holding):
@@ -243,12 +243,12 @@ async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
             async def moved(*_):
                 await tell(503, b'{"moved":true}', True)
 
-            await super().answer(request, tell if request.path.endswith("close") else moved, gone)
+            is_ours = request.path.endswith(("close", "decision"))
+            await super().answer(request, tell if is_ours else moved, gone)
 
-    def take(name):
+    def take(name, of="/sessions/s"):
         deliveries[name] = Delivery()
-        asked = WireRequest(id=name, verb="POST", path=f"/sessions/s/{name}", owner="ada")
-        requests.take(deliveries[name], asked)
+        requests.take(deliveries[name], WireRequest(id=name, verb="POST", path=f"{of}/{name}", owner="ada"))
 
     async with trio.open_nursery() as nursery:
         application = Moving()
@@ -260,11 +260,13 @@ async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
         requests.hold()
         for name in ("schedules", "interrupt", "close"):
             take(name)
+        take("decision", "/approvals/a.s")
         application.may_go.set()
         await trio.sleep(10)
-        assert [(each.id, each.status) for each in link.sent] == [("close", 204)]
+        assert sorted((each.id, each.status) for each in link.sent) == [("close", 204), ("decision", 204)]
         assert {name: each.became for name, each in deliveries.items() if each.became} == {
-            "close": ["acknowledged"]
+            "close": ["acknowledged"],
+            "decision": ["acknowledged"],
         }
         requests.close()
     assert len(requests) == 0

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from actgent import BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
+from actgent import Approve, BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
 from actgent.journal.postgres import PartitionedJournal
 from actgent.journal.records import Accepted
 
@@ -242,6 +242,44 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
         await until(lambda: not one.drains)
         again = await boss.open_session(session.id)
         assert again.history[-1].text == "done"
+
+
+async def test_a_person_may_decide_what_a_running_turn_waits_for(open_node, id_in, until):
+    """Or the drain would take its whole grace for it. What waits by itself is the next owner's to go on with."""
+    paid = []
+
+    @tool(approval=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    def pays(chat):
+        return "done" if chat.messages[-1].role == "tool" else ToolCall("pay", {"amount": 7})
+
+    def asks(chat):
+        return "done" if chat.messages[-1].role == "tool" else ToolCall("clerk", {"task": "pay"})
+
+    clerk = BareAgent("clerk", llm=ScriptedLLM(pays, keep=0), tools=[pay])
+    boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[clerk.as_tool()])
+    async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
+        await one.start(boss)
+        alone = await clerk.create_session("ada", "go", session_id=id_in(0, nth=1))
+        session = await boss.create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: alone.approvals and session.approvals)
+        nursery.start_soon(_drain, one, 200)
+        await until(lambda: one.drains)
+        with pytest.raises(SessionMoved):
+            await alone.answer(alone.approvals[0], Approve())
+        await session.answer(session.approvals[0], Approve())
+        await until(lambda: not one.drains)
+        assert paid == [7]
+        again = await boss.open_session(session.id)
+        assert again.history[-1].text == "done"
+        still = await clerk.open_session(alone.id)
+        await still.answer(still.approvals[0], Approve())
+        await still.wait_idle()
+    assert paid == [7, 7]
 
 
 async def _chat(session, text, accepted, message_id=None):
