@@ -16,12 +16,14 @@ import trio
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 
 SETTINGS: dict[str, Any] = {
+    "client_encoding": "utf8",
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
 }
-"""Bounds of each wait for a server that is gone, in seconds (the second in ms)."""
+"""Texts are sent in UTF-8, whatever the database has; and bounds of each wait for a server that is gone, in seconds
+(`tcp_user_timeout` in ms)."""
 OPTIONS = (
     "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 -c TimeZone=UTC "
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"

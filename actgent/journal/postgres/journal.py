@@ -24,7 +24,6 @@ from actgent.errors import Fenced, JournalDamaged, JournalFailed, WireError
 from actgent.journal.base import Snapshot
 from actgent.journal.grouped import (
     GROUP_RECORDS,
-    HEAD_FIELDS,
     Found,
     GroupedJournal,
     Head,
@@ -45,6 +44,7 @@ from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
+from .arrays import Array, encode_array, encode_columns
 from .connecting import (
     OPTIONS,
     Connection,
@@ -439,7 +439,7 @@ class PostgresJournal(GroupedJournal):
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
             return  # the old connection was lost behind the commit
-        values = [epoch, *statements.row_columns(rows), *self._head_columns(heads)]
+        values = [epoch, *encode_columns(statements.ROW_TYPES, rows), *self._head_columns(heads)]
         if connection.execute(statements.WRITE_GROUP, values).fetchone() is None:
             in_transaction(connection, check_epoch, epoch)
             raise JournalDamaged("its description is lost")
@@ -448,9 +448,9 @@ class PostgresJournal(GroupedJournal):
         wanted = {head.key: head for head in heads}
         return self._select_heads(connection, sorted(wanted)) == wanted
 
-    def _head_columns(self, heads: Sequence[Head]) -> list[list[Any]]:
-        columns = [[getattr(head, name) for head in heads] for name in HEAD_FIELDS]
-        return [*columns, [checksum_head(head, self.identity) for head in heads]]
+    def _head_columns(self, heads: Sequence[Head]) -> list[Array]:
+        checksums = [checksum_head(head, self.identity) for head in heads]
+        return [*encode_columns(statements.FIELD_TYPES, heads), encode_array("bigint", checksums)]
 
     def _put_heads(self, connection: Connection, heads: Sequence[Head]) -> None:
         connection.execute(statements.PUT_HEADS, self._head_columns(heads))

@@ -22,6 +22,7 @@ from actgent.messages import new_secret
 
 from . import layout as layouts, statements
 from .allowances import AllowanceTable
+from .arrays import encode_array, encode_columns
 from .connecting import OPTIONS, Connection, in_transaction, one_row
 from .hosts import HostTable
 from .journal import WRITING, PostgresJournal
@@ -319,8 +320,8 @@ class PartitionedJournal(PostgresJournal):
     ) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
             return  # the old connection was lost behind the commit
-        slots = [slot_of(head.session_id) for head in heads]
-        values = [*self._fence_columns(fences), len(fences), *statements.row_columns(rows)]
+        slots = encode_array("smallint", [slot_of(head.session_id) for head in heads])
+        values = [*self._fence_columns(fences), len(fences), *encode_columns(statements.ROW_TYPES, rows)]
         found = connection.execute(
             statements.WRITE_PARTITIONS, [*values, *self._head_columns(heads), slots]
         ).fetchall()
@@ -328,7 +329,7 @@ class PartitionedJournal(PostgresJournal):
             raise PartitionsLost(lost)
 
     def _fence_columns(self, fences: Mapping[int, int]) -> list[Any]:
-        return [self._pool, list(fences), list(fences.values())]
+        return [self._pool, encode_array("integer", [*fences]), encode_array("bigint", [*fences.values()])]
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         fences = self._fences(key.session_id for key in keys)

@@ -1,9 +1,8 @@
 """What a journal says to PostgreSQL."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS, Row
+from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS
 from actgent.journal.listing import KEPT_SQL, LISTED_OWNER, STATE_SQL, SessionKey
 
 ROW_TYPES = {
@@ -14,16 +13,17 @@ ROW_TYPES = {
     "checksum": "bigint",
     "at": "float8",
 }
-HEAD_TYPES = dict(
+FIELD_TYPES = dict(
     zip(
-        (*HEAD_FIELDS, "checksum"),
+        HEAD_FIELDS,
         (
             *("text", "text", "text", "text", "float8", "float8", "bigint", "bytea", "boolean"),
-            *("float8", "boolean", "text", "text", "text", "text", "bigint"),
+            *("float8", "boolean", "text", "text", "text", "text"),
         ),
         strict=True,
     )
 )
+HEAD_TYPES = {**FIELD_TYPES, "checksum": "bigint"}
 SELECT_HEADS = f"SELECT {', '.join(HEAD_TYPES)} FROM sessions"  # noqa: S608 - names of our own
 THESE = "(SELECT * FROM unnest(%s::text[], %s::text[]))"
 HEADS_OF = f"{SELECT_HEADS} WHERE (agent, session_id) IN {THESE}"
@@ -147,7 +147,7 @@ END_BACKEND = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
 )
 HOLD_PARTITIONS = (
-    "SELECT p FROM partitions WHERE pool = %s AND (p, epoch) IN (SELECT * FROM unnest(%s::int[], %s::bigint[])) "
+    "SELECT p FROM partitions WHERE pool = %s AND (p, epoch) IN (SELECT * FROM unnest(%s::integer[], %s::bigint[])) "
     "ORDER BY p FOR SHARE"
 )
 WRITE_PARTITIONS = (
@@ -156,11 +156,6 @@ WRITE_PARTITIONS = (
     "SELECT p FROM fence"
 )
 """A whole group: nothing of it is written where a partition of it is not ours; returned are those that are."""
-
-
-def row_columns(rows: Sequence[Row]) -> list[list[Any]]:
-    """For the arrays of rows."""
-    return [[getattr(row, name) for row in rows] for name in ROW_TYPES]
 
 
 def columns_of(keys: Sequence[SessionKey]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,136 @@
+"""Arrays that are sent in binary form: the server reads of them what it reads of psycopg's own."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent.journal.grouped import Head
+from actgent.journal.opening import open_journal
+from actgent.journal.postgres import statements
+from actgent.journal.postgres.arrays import encode_array, encode_columns
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30)
+OF_KIND = {
+    "text": TEXTS,
+    "bytea": st.binary(max_size=30),
+    "bigint": st.integers(-(2**63), 2**63 - 1),
+    "integer": st.integers(-(2**31), 2**31 - 1),
+    "smallint": st.integers(-(2**15), 2**15 - 1),
+    "float8": st.floats(allow_nan=False) | st.integers(-(2**53), 2**53).map(float),
+    "boolean": st.booleans(),
+}
+KINDS = sorted(OF_KIND)
+
+
+@pytest.fixture
+def server(postgres_url):
+    """A connection."""
+    with psycopg.connect(postgres_url.partition("?")[0], autocommit=True) as connection:
+        yield connection
+
+
+def read_back(server, kind, *values):
+    """What the server makes of each: its type, its bounds, and its values as text and as the driver reads them."""
+    asked = ", ".join(
+        f"pg_typeof(a{number})::text, array_dims(a{number}), a{number}::text, a{number}"
+        for number in range(len(values))
+    )
+    given = ", ".join(f"%s::{kind}[] AS a{number}" for number in range(len(values)))
+    row = server.execute(f"SELECT {asked} FROM (SELECT {given}) AS given", values).fetchone()
+    return [row[begin : begin + 4] for begin in range(0, len(row), 4)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_server_reads_what_it_reads_of_the_drivers_own(server, kind):
+    """Of each type that has a column, with and without NULL."""
+
+    @given(st.lists(OF_KIND[kind]) | st.lists(st.none() | OF_KIND[kind]))
+    def check(values):
+        ours, theirs = read_back(server, kind, encode_array(kind, values), values)
+        assert ours == theirs
+        assert ours[3] == values
+
+    check()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_value_is_an_empty_array(server, kind):
+    """It has no dimension, and its type."""
+    ours, theirs = read_back(server, kind, encode_array(kind, []), [])
+    assert ours == theirs == (f"{kind if kind != 'float8' else 'double precision'}[]", None, "{}", [])
+
+
+@pytest.mark.parametrize("size", [1, 1000, 20_000_000])
+def test_long_values_come_whole(server, size):
+    """As bytes and as text, of more bytes than characters."""
+    data, text = bytes(range(256)) * (size // 256 + 1), "ü" * size
+    assert read_back(server, "bytea", encode_array("bytea", [data, b""]))[0][3] == [data, b""]
+    assert read_back(server, "text", encode_array("text", ["", text]))[0][3] == ["", text]
+
+
+def test_not_a_number_is_none(server):
+    """Nor is it anything else; and zero keeps its sign."""
+    values = [float("nan"), -0.0, float("inf")]
+    ours, theirs = read_back(server, "float8", encode_array("float8", values), values)
+    assert ours[:3] == theirs[:3] == ("double precision[]", "[1:3]", "{NaN,-0,Infinity}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("text", text) for text in ("\0", "a\0b", "ü\0")),
+        *(("bigint", number) for number in (2**63, -(2**63) - 1)),
+        ("integer", 2**31),
+        ("smallint", -(2**15) - 1),
+        ("float8", 10**400),
+    ],
+)
+@pytest.mark.parametrize("beside", [[], [None]])
+def test_what_a_type_cannot_hold_is_an_error_of_the_data(server, kind, value, beside):
+    """Of the same class as that of the driver or the server."""
+    with pytest.raises(psycopg.DataError):
+        encode_array(kind, [value, *beside])
+    with pytest.raises(psycopg.DataError):
+        read_back(server, kind, [value, *beside])
+
+
+def test_what_is_no_unicode_is_refused_as_by_the_driver(server):
+    """Half a character that a program of Windows or JavaScript left."""
+    for encode in (encode_array, lambda _, values: values):
+        with pytest.raises(UnicodeEncodeError):
+            read_back(server, "text", encode("text", ["\ud800"]))
+
+
+def test_a_group_without_rows_has_all_columns(server):
+    """A step that only changes a head."""
+    assert encode_columns(statements.ROW_TYPES, []) == [
+        encode_array(kind, []) for kind in statements.ROW_TYPES.values()
+    ]
+
+
+def test_columns_are_those_of_the_things():
+    """In the order of the names."""
+    heads = [Head("s1", "clerk", "ada"), Head("s2", "clerk", parent_id="s1", parent_agent="clerk")]
+    columns = dict(zip(statements.FIELD_TYPES, encode_columns(statements.FIELD_TYPES, heads), strict=True))
+    assert columns["session_id"] == encode_array("text", ["s1", "s2"])
+    assert columns["parent_id"] == encode_array("text", [None, "s1"])
+    assert columns["closed"] == encode_array("boolean", [False, False])
+
+
+async def test_texts_are_stored_whatever_the_environment_says_of_their_encoding(
+    postgres_url, make_writer, monkeypatch
+):
+    """A client of the server may have another one: what is not in that is stored all the same, and read."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    async with open_journal(postgres_url) as journal:
+        writer = make_writer(journal, await journal.acquire(), "Łódź")
+        await writer.open()
+        await writer.turn("więcej")
+    async with open_journal(postgres_url) as again:
+        await again.acquire()
+        head = await again.head("a", "Łódź")
+        assert head is not None
+        assert await again.load("Łódź") == writer.confirmed
