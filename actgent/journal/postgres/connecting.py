@@ -72,10 +72,12 @@ def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:
     libpq does not tell that of a connection that it could not make, whose words are in the server's language, and its
     `PQping` would hold the whole process.
     """
-    host, port = (refused.hostaddr or refused.host).decode(), int(refused.port)
+    host, port = (refused.hostaddr or refused.host).decode(), refused.port.decode()
+    if not (host and port.isdecimal()):
+        return None
     is_file = host.startswith(("/", "@"))
     family = socket.AF_UNIX if is_file else socket.AF_INET6 if ":" in host else socket.AF_INET
-    place = f"{host}/.s.PGSQL.{port}" if is_file else (host, port)
+    place = f"{host}/.s.PGSQL.{port}" if is_file else (host, int(port))
     with contextlib.suppress(OSError), socket.socket(family) as asked:
         asked.settimeout(SETTINGS["connect_timeout"])
         asked.connect(place)
