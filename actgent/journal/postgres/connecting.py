@@ -47,7 +47,7 @@ class NotYet(psycopg.OperationalError):
     """The server is there and lets nobody in just now: it starts, recovers or ends."""
 
 
-def connect(address: str, options: str = OPTIONS) -> Connection:
+def connection_to(address: str, options: str = OPTIONS) -> Connection:
     """A new connection, which commits each statement.
 
     Raises:

@@ -49,7 +49,7 @@ from .connecting import (
     OPTIONS,
     Connection,
     break_off,
-    connect,
+    connection_to,
     errors_translated,
     in_one_moment,
     in_transaction,
@@ -271,7 +271,7 @@ class PostgresJournal(GroupedJournal):
 
     def _connect(self) -> Connection:
         """A new connection; after a lost one it has to be the owner's again."""
-        self._connection = connection = connect(self._address, self._options)
+        self._connection = connection = connection_to(self._address, self._options)
         self._is_new = True
         if self._is_owner:
             try:

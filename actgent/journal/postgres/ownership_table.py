@@ -10,7 +10,7 @@ import trio
 from actgent.errors import JournalFailed
 from actgent.support.storage_thread import StorageThread
 
-from .connecting import Connection, break_off, connect, errors_translated, is_not_yet, patiently
+from .connecting import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
 from .layout import IS_TAKEN_FROM, PoolLayout, layout_of
 from .partitions import Taken
 
@@ -138,7 +138,7 @@ class OwnershipTable:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._address)
+            self._connection = connection_to(self._address)
             schema = psycopg.sql.Identifier(self._schema)
             self._connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return self._connection

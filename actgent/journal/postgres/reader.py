@@ -9,7 +9,7 @@ from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
 from . import statements
-from .connecting import OPTIONS, Connection, connect, one_row
+from .connecting import OPTIONS, Connection, connection_to, one_row
 from .journal import PostgresJournal
 from .schema import MIGRATIONS
 
@@ -26,7 +26,7 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         return 1
 
     def _connect(self) -> Connection:
-        self._connection = connection = connect(self._address, f"{OPTIONS} {_READ_ONLY}")
+        self._connection = connection = connection_to(self._address, f"{OPTIONS} {_READ_ONLY}")
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return connection
