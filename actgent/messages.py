@@ -433,6 +433,14 @@ class _NoMetadata(Mapping[str, Any]):
     def __len__(self) -> int:
         return 0
 
+    def __eq__(self, other: object) -> bool:
+        """As of any mapping, without a copy of both: each message that is written is asked whether it has some."""
+        if other is self:
+            return True
+        return len(other) == 0 if isinstance(other, Mapping) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of any mapping
+
     def __repr__(self) -> str:
         return "{}"
 

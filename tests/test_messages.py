@@ -1,8 +1,11 @@
 import os
+import pickle
+from types import MappingProxyType
 
 import pytest
 
 from actgent.messages import (
+    NO_METADATA,
     File,
     Image,
     Message,
@@ -172,3 +175,33 @@ def test_the_parts_of_a_message_are_a_tuple_of_parts(parts):
     assert type(message.parts) is tuple
     assert message.text == "hello"
     assert all(isinstance(part, Text) for part in message.parts)
+
+
+# --- no metadata -------------------------------------------------------------------------
+
+
+def test_no_metadata_equals_each_empty_mapping():
+    """From both sides, as mappings do, and nothing else; it is no key of a dictionary."""
+    none = NO_METADATA
+    for empty in (NO_METADATA, {}, MappingProxyType({}), pickle.loads(pickle.dumps(NO_METADATA))):
+        assert none == empty
+        assert empty == none
+    for other in ({"a": 1}, MappingProxyType({"a": None}), [], (), None, ""):
+        assert none != other
+        assert other != none
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(NO_METADATA)
+
+
+def test_no_metadata_is_compared_without_a_copy():
+    """Each message that is written is asked whether it has some."""
+
+    class Counted(dict):
+        def __iter__(self):
+            raise AssertionError("it was read")
+
+        items = keys = values = __iter__
+
+    none = NO_METADATA
+    assert none == Counted()
+    assert none != Counted(a=1)
