@@ -31,7 +31,11 @@ _PROPERTIES = tuple(
     if name not in _OTHERS
 )
 """In their order on the wire, each with its flag, and whether it is a text."""
-_values_of = operator.attrgetter(*(name for name, _, _ in _PROPERTIES))
+_OWN = ("correlation_id", "message_id")
+"""What each message has of its own; the others have few values in all messages of a process."""
+_FLAG_OF_NUMBER, _FLAG_OF_ID = (commands.Basic.Properties.flags[name] for name in _OWN)
+_SHARED = tuple(each for each in _PROPERTIES if each[0] not in _OWN)
+_shared_of = operator.attrgetter(*(name for name, _, _ in _SHARED))
 _KNOWN = sum(flag for _, flag, _ in _PROPERTIES)
 Whole = tuple[commands.Basic.Deliver, commands.Basic.Properties, bytes]
 """A message that came as three frames: its method, properties and body."""
@@ -88,19 +92,33 @@ def encode_method(channel: int, exchange: str, key: str, mandatory: bool, immedi
 def _encode_properties(channel: int, size: int, properties: commands.Basic.Properties) -> bytes | None:
     if properties.headers is not None or properties.timestamp is not None:
         return None
-    flags, parts = 0, bytearray()
-    for value, (_, flag, is_text) in zip(_values_of(properties), _PROPERTIES, strict=True):
-        if value is None or value == "":
-            continue
-        flags |= flag
-        if is_text:
-            data = value.encode()
-            parts.append(len(data))
-            parts += data
-        else:
-            parts.append(value)
-    begin = _FRAME.pack(constants.FRAME_HEADER, channel, _HEADER.size + len(parts))
-    return b"".join((begin, _HEADER.pack(_BASIC, size, flags), parts, _END))
+    flags, before, between, behind = _encode_shared(*_shared_of(properties))
+    number, name = _short(properties.correlation_id), _short(properties.message_id)
+    flags |= (_FLAG_OF_NUMBER if number else 0) | (_FLAG_OF_ID if name else 0)
+    about = b"".join((before, number, between, name, behind))
+    begin = _FRAME.pack(constants.FRAME_HEADER, channel, _HEADER.size + len(about))
+    return b"".join((begin, _HEADER.pack(_BASIC, size, flags), about, _END))
+
+
+@functools.lru_cache(maxsize=1000, typed=True)
+def _encode_shared(*values: Any) -> tuple[int, bytes, bytes, bytes]:
+    """The flags of properties that are not a message's own, and what stands before, between and behind its own."""
+    flags, parts = 0, (bytearray(), bytearray(), bytearray())
+    for value, (_, flag, is_text) in zip(values, _SHARED, strict=True):
+        if value is not None and value != "":
+            flags |= flag
+            part = parts[(flag < _FLAG_OF_NUMBER) + (flag < _FLAG_OF_ID)]
+            part += _short(value) if is_text else bytes((value,))
+    before, between, behind = map(bytes, parts)
+    return flags, before, between, behind
+
+
+def _short(value: str | None) -> bytes:
+    """A short text with its length; nothing for none."""
+    if value is None or value == "":
+        return b""
+    data = value.encode()
+    return bytes((len(data),)) + data
 
 
 # --- and back ----------------------------------------------------------------------------
@@ -177,7 +195,12 @@ def _decode_header(data: bytes) -> header.ContentHeader | None:
     end = _BEGIN + _HEADER.size
     for name, flag, is_text in _PROPERTIES:
         if flags & flag:
-            known[name], end = _text(data, end) if is_text else (data[end], end + 1)
+            begin, end = end + 1, end + 1
+            if is_text:
+                end += data[begin - 1]
+                known[name] = data[begin:end].decode()
+            else:
+                known[name] = data[begin - 1]
     if end != len(data) - 1:
         return None
     found = header.ContentHeader(body_size=size, properties=commands.Basic.Properties(**known))

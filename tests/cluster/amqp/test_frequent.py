@@ -88,6 +88,15 @@ def test_what_amqp_cannot_carry_is_refused(properties):
         encode_frames(1, header.ContentHeader(body_size=1, properties=BASIC.Properties(**properties)))
 
 
+@pytest.mark.parametrize("properties", [{"priority": 1.0}, {"delivery_mode": 2.0}, {"priority": [1]}])
+def test_what_was_written_of_an_equal_value_is_not_taken_for_it(properties):
+    """What is the same in many messages is kept as bytes: a number that is no integer is refused all the same."""
+    encode_frames(1, header.ContentHeader(body_size=1, properties=BASIC.Properties(priority=1)))
+    encode_frames(1, header.ContentHeader(body_size=1, properties=BASIC.Properties(delivery_mode=2)))
+    with pytest.raises(ValueError, match=r"."):
+        encode_frames(1, header.ContentHeader(body_size=1, properties=BASIC.Properties(**properties)))
+
+
 # --- messages that come whole ------------------------------------------------------------
 
 DELIVERED = st.builds(
