@@ -197,18 +197,20 @@ class TurnNames:
             if number > after:
                 yield Followed(number=number, at=step.at, turn=turn, record=record)
 
-    def turns(self, step: Written) -> Iterator[tuple[Record, str]]:
+    def turns(self, step: Written) -> list[tuple[Record, str]]:
         """The records of a step, each with its turn."""
-        records = step.records
+        records, found = step.records, list[tuple[Record, str]]()
         for place, record in enumerate(records, 1):
-            yield record, self._turn_of(record, records[place:])
+            if type(record) is Appended:
+                self._begin(record, records[place:])
+            turn = self._turn_of(record) if type(record) in (Accepted, Ended) else self._turn
+            found.append((record, turn))
+        return found
 
-    def _turn_of(self, record: Record, behind: Iterable[Record]) -> str:
+    def _turn_of(self, record: Record) -> str:
         match record:
             case Accepted(message=message):
                 return message.id
-            case Appended():
-                self._begin(record, behind)
             case Ended(message_id=message_id) if message_id not in self._messages:
                 return message_id
             case Ended(message_id=message_id) if message_id == self._turn:

@@ -164,8 +164,11 @@ class Tail:
 
     def is_woken_by(self, records: Sequence[Record]) -> bool:
         """Return True if one of these records is told at once: others are, together with the next of them."""
-        for each in records:  # noqa: SIM110 - with each step of each session
-            if type(each) is Closed or self._is_wanted(event_names(each)):
+        if self._is_changed:
+            self._look_at_readers()
+        wanted = self._wanted
+        for each in records:  # with each step of each session
+            if wanted is None or type(each) is Closed or not wanted.isdisjoint(event_names(each)):
                 return True
         return False
 
