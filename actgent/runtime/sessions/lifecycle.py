@@ -340,17 +340,16 @@ class SessionLifecycle:
         await self.close(context)
 
     async def close(self, context: SessionContext) -> list[SessionContext]:
-        """Close a session and all below it, at once; returns those that it closed."""
+        """Close a session and all below it, at once; returns them, also those that somebody else is just closing."""
         with ExitStack() as kept:
             family = [kept.enter_context(host_of(each).kept(each)) for each in context.family()]
-            open_ones = [each for each in family if not each.closed]
-            for each in open_ones:
+            for each in family:
                 each.closed = True
             async with trio.open_nursery() as nursery:
-                for each in reversed(open_ones):
+                for each in reversed(family):
                     nursery.start_soon(host_of(each).stop_for_good, each)
         _check_not_moved(context)
-        return open_ones
+        return family
 
     def resume_if_superseded(self, context: SessionContext) -> None:
         """End a suspended turn whose answer nobody wants any more."""
@@ -475,9 +474,14 @@ async def write_end(context: SessionContext) -> None:
 
     Raises:
         JournalError: it cannot be written; it goes before the session's next step.
+        SessionMoved: another process goes on with it.
     """
-    if context.log is not None and not is_inside(context.turn):
-        await context.log.flush()
+    if context.log is None or is_inside(context.turn):
+        return
+    if context.closed and not would_wait_for_itself(context):
+        await context.wait_idle()  # somebody else may be closing it, who still ends what was queued ...
+        host_of(context).note_closed(context)  # ... and keeps it in memory
+    await context.log.flush()
 
 
 def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
