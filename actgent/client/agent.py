@@ -38,7 +38,7 @@ from actgent.sessions.incoming import Content
 from .channels import PutItem, RemoteReader, reading
 from .hearing import ServerLink, with_whole_results
 from .problems import failure_error, suspended
-from .reading import Deliveries, to_approval, to_reply
+from .reading import Deliveries, is_refusal, to_approval, to_reply
 from .saying import made
 from .session import RemoteSession
 from .transport import ConnectionLost, Refused, RemoteRequest, StreamEvent
@@ -400,6 +400,8 @@ class _Turn:
 
         async def hear(events: Sequence[StreamEvent]) -> None:
             for event in await with_whole_results(calls, request, events):
+                if is_refusal(event.name, event.data):  # `say` tells it, or comes again
+                    continue
                 self._begin(event)
                 for delivery in deliveries.read(event) if self._is_mine(event) else ():
                     await put(delivery)

@@ -11,6 +11,7 @@ import attrs
 
 from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
+from actgent.journal.records import REFUSED
 from actgent.messages import (
     NO_METADATA,
     NO_USAGE,
@@ -161,7 +162,12 @@ GROWING: Mapping[HandlerKind, frozenset[str]] = {
 
 def is_heard(name: str, data: Data) -> bool:
     """Return True for the event of a record that some kind of handler hears."""
-    return name in HEARD or (name == "ended" and data["failed"] is not None)
+    return name in HEARD or (name == "ended" and data["failed"] is not None and not is_refusal(name, data))
+
+
+def is_refusal(name: str, data: Data) -> bool:
+    """Return True for the event of a message that never got in: its sender is told of that, and may send it again."""
+    return name == "ended" and data["failed"] == REFUSED
 
 
 @attrs.define(eq=False)
@@ -246,8 +252,9 @@ class Deliveries:
             if is_last and (token := self.grown.complete(data["id"], data["text"])) is not None:
                 yield token
             yield attrs.evolve(to_reply(data), usage=self.usage)
-        elif event.name == "ended" and data["failed"] is not None:
-            yield _to_failure(data)
+        elif event.name == "ended":
+            if is_heard(event.name, data):
+                yield _to_failure(data)
         elif (make := _PLAIN.get(event.name)) is not None:
             yield make(data)
 

@@ -7,6 +7,9 @@ from actgent import LLM, Answer, BareAgent, Text, Token
 from actgent.client import hearing
 from actgent.client.reading import Deliveries
 from actgent.client.transport import StreamEvent
+from actgent.errors import JournalFailed
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import REFUSED, Ended
 
 PATIENCE = 60
 """Seconds for all of a test, on a machine that does much else."""
@@ -104,3 +107,40 @@ def test_an_answer_that_was_told_is_not_told_again_when_the_next_one_has_begun()
     assert end("a", "first") == []
     read("answer", message_id="b", usage={})
     assert [(each.text, each.attempt) for each in end("b", "second")] == [("ond", 0)]
+
+
+class FailingOnce(MemoryJournal):
+    """Does not take the first step with a message, as a database that is killed meanwhile."""
+
+    has_failed = False
+
+    async def _write(self, rows, heads, epoch):
+        if not self.has_failed and any(b"count" in row.body for row in rows):
+            self.has_failed = True
+            raise JournalFailed("the database is away")
+        await super()._write(rows, heads, epoch)
+
+
+@pytest.mark.parametrize("way", ["run", "stream", "chat"])
+async def test_nobody_hears_that_a_message_was_refused_whose_repetition_is_answered(serving, way):
+    """The journal has the first try as one that never got in; what is told is what came of the second one."""
+    failures, told = [], []
+    with trio.fail_after(PATIENCE):
+        async with FailingOnce().running() as journal, serving(journal=journal) as served:
+            async with served.connect() as client:
+                agent = client.agent("clerk")
+                session = await agent.create_session("ada")
+                session.on_exception(failures.append)
+                if way == "run":
+                    told = [await agent.run("count", session=session, message_id="m")]
+                elif way == "stream":
+                    async with agent.stream("count", session=session, message_id="m") as deliveries:
+                        told = [each async for each in deliveries if not isinstance(each, Token)]
+                else:
+                    await session.chat("count", message_id="m")
+                    told = [await agent.outcome(session, "m")]
+                await session.wait_idle()
+            records = await journal.load(session.id)
+            assert [each.failed for each in records if isinstance(each, Ended)] == [REFUSED, None]
+    assert [each.text.strip() for each in told] == ["you said: count"]
+    assert failures == []

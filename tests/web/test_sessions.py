@@ -7,8 +7,12 @@ import trio
 
 from actgent import LLM, BareAgent, open_runtime
 from actgent.journal.base import Entry
+from actgent.journal.listing import SessionKey
+from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Closed
+from actgent.journal.records import REFUSED, Accepted, Closed, Ended
+from actgent.messages import Message, Sender, Text
+from actgent.web.streaming.happenings import find_message
 
 
 async def test_a_session_is_made_once(served):
@@ -199,3 +203,21 @@ class Held(LLM):
 
     async def complete(self, chat, on_text=None):
         await trio.sleep_forever()
+
+
+async def test_a_message_that_was_refused_is_none_until_it_is_accepted():
+    """Who asks for it is not told that it has failed, as it may be sent again; then it stands where it got in."""
+    message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
+    key, tries = (
+        SessionKey("clerk", "s1"),
+        [Ended(message_id=message.id, failed=REFUSED), Accepted(message=message)],
+    )
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        found = []
+        for record in (Accepted(message=message), *tries, Ended(message_id=message.id, failed=None)):
+            entry = Entry(session_id="s1", agent="clerk", records=(record,))
+            await journal.commit(entry, epoch=epoch)
+            story = await find_message(journal, key, message.id, len(found) + 1)
+            found.append(story and (story.status, story.document(key)["cursor"], story.ended is not None))
+    assert found == [("waiting", 0, False), None, ("waiting", 2, False), ("answered", 2, True)]

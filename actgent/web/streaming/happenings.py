@@ -15,6 +15,7 @@ from actgent.approvals import word_for
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
+    REFUSED,
     Accepted,
     ActionFailed,
     Appended,
@@ -323,9 +324,15 @@ class MessageStory:
         elif isinstance(record, Appended):
             self._begin(record)
         elif isinstance(record, Ended) and record.message_id == self.message_id:
-            self.status, self.ended = ("answered" if record.failed is None else "failed"), record
+            self._end(record)
         elif self.is_mine:
             self._go_on(record)
+
+    def _end(self, record: Ended) -> None:
+        if record.failed == REFUSED:  # it never got in, which its sender was told; it may be sent again
+            self.number, self.accepted, self.status = 0, None, "waiting"
+        else:
+            self.status, self.ended = ("answered" if record.failed is None else "failed"), record
 
     @property
     def is_over(self) -> bool:
@@ -397,7 +404,7 @@ class MessageStory:
 
 
 async def find_message(journal: Journal, key: SessionKey, message_id: str, last: int) -> MessageStory | None:
-    """Return what is known of a message, from the records of its session; None where it was never accepted.
+    """Return what is known of a message, from the records of its session; None where it was never accepted, or refused.
 
     Args:
         journal: Where they are.
@@ -412,7 +419,8 @@ async def find_message(journal: Journal, key: SessionKey, message_id: str, last:
         records = await journal.read(key.session_id, agent=key.agent, after=start, limit=number - start)
         pages.append((start + 1, records[: number - start] if pages else records))
         if any(isinstance(each, Accepted) and each.message.id == message_id for each in records):
-            return _story(message_id, pages)
+            story = _story(message_id, pages)
+            return None if story.accepted is None else story
         number = start
     return None
 
