@@ -1,8 +1,10 @@
 """Trees that are closed when only their roots are in memory, as after a restart."""
 
 import trio
+import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.errors import SessionClosed
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.wrapped import WrappedJournal
 
@@ -116,3 +118,43 @@ async def test_a_journal_is_asked_once_for_a_whole_level_of_a_tree():
             await runtime.delete_session("root", agent=agent.name)
             assert await inner.page() == []
             assert journal.asked == 6
+
+
+class SlowToRead(WrappedJournal):
+    """Takes its time to say what it knows of the helper's sessions."""
+
+    async def head(self, agent, session_id):
+        if agent == "helper":
+            await trio.sleep(1)
+        return await super().head(agent, session_id)
+
+    async def load_tail(self, session_id, *, agent):
+        if agent == "helper":
+            await trio.sleep(1)
+        return await super().load_tail(session_id, agent=agent)
+
+
+async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(autojump_clock):
+    """It gives a task away meanwhile, and is refused when it comes to that: a crash before leaves the session closed."""
+    refused = []
+    async with MemoryJournal().running() as inner:
+        clerk, helper, _ = make_agents()
+        async with open_runtime(journal=SlowToRead(inner)) as runtime, trio.open_nursery() as nursery:
+            for agent in (clerk, helper):
+                await runtime.start(agent)
+            root = await clerk.create_session("ada", session_id="root")
+
+            async def delegate():
+                try:
+                    await root.delegate("helper", "look", task_id="t1")
+                except SessionClosed as error:
+                    refused.append(error)
+
+            nursery.start_soon(delegate)
+            await trio.testing.wait_all_tasks_blocked()
+            await root.aclose()
+            assert await open_ones(inner) == []
+            assert not refused
+        assert len(refused) == 1
+        records = await inner.load("root", agent="clerk")
+        assert [type(each).__name__ for each in records] == ["Opened", "Closed"]
