@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from actgent.errors import NotRunning
+from actgent.errors import NotRunning, SessionExists
 from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
@@ -125,13 +125,19 @@ class Directory(Mapping[str, AgentCard]):
 
     @asynccontextmanager
     async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
-        """A block in which nobody else makes a session of this id; the agent may run here or not."""
+        """A block in which nobody else makes a session of this id; the agent may run here or not.
+
+        Raises:
+            SessionExists: somebody makes it just now, and this task waits for nobody as it makes a session itself.
+        """
         opener = self._openers.get(name)
         if opener is None:
             async with self._copying:
                 yield
             return
         await opener.wait_opened(session_id)
+        if not opener.may_erase(session_id):
+            raise SessionExists(name, session_id)
         with opener.opens(session_id):
             yield
 

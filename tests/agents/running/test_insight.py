@@ -166,6 +166,29 @@ async def test_of_two_who_make_one_id_at_once_one_gets_it(tmp_path, other, is_fi
         assert taken == (0 if other == "ensure" and copy.history else 1)
 
 
+@pytest.mark.parametrize("wanted", ["one", "copy"])
+async def test_a_fork_of_a_new_sessions_handler_is_none_of_a_session_that_is_just_made(wanted):
+    """A handler waits for nobody who makes a session, its own among them: it hears that there is one."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        await agent.run("1", session=await agent.create_session("ada", session_id="s"))
+        refused = []
+
+        @agent.on_session
+        async def fork(session):
+            if session.id == "one" or wanted == "copy":
+                try:
+                    await runtime.fork("s", new_id=wanted)
+                except SessionExists as error:
+                    refused.append(error.session_id)
+
+        async with trio.open_nursery() as nursery:
+            for session_id in ("one", "two"):
+                nursery.start_soon(partial(agent.create_session, "ada", session_id=session_id))
+        kinds = [type(record).__name__ for record in await runtime.journal.load(wanted)]
+    assert (kinds.count("Opened"), refused) == (1, [wanted])
+
+
 async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
