@@ -31,9 +31,9 @@ from .webhooks.outbox import open_outbox
 from .webhooks.webhook import Webhook, check_webhooks
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
-_HOST = re.compile(r"[^/?#@\s]+")
-_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]+")
-"""As browsers send them: no path, and no slash at the end, or no page would ever be let in."""
+_HOST = re.compile(r"[^/?#@*\s]+")
+_ORIGIN = re.compile(r"null|file://|[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+")
+"""As browsers send them: no path, no slash at the end and no `*`, or no page would ever be let in; files have no host."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

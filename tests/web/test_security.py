@@ -75,16 +75,25 @@ async def test_pages_of_other_sites_are_refused(serving, headers):
             assert "set-cookie" not in answer.headers
 
 
-async def test_a_page_that_may_ask_may_read(serving):
-    """An origin that was given is told so, exactly, and its preflight is answered."""
-    asked = {"origin": "https://app.example", "sec-fetch-site": "cross-site"}
-    async with serving(origins=["https://app.example"]) as served, served.client(**asked) as ada:
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://app.example",
+        "https://app.example:8443",
+        "http://[::1]:3000",
+        "tauri://localhost",
+        "null",
+        "file://",
+    ],
+)
+async def test_a_page_that_may_ask_may_read(serving, origin):
+    """An origin that was given is told so, exactly, and its preflight is answered; pages of files have `null` or `file://`."""
+    asked = {"origin": origin, "sec-fetch-site": "cross-site"}
+    async with serving(origins=[origin]) as served, served.client(**asked) as ada:
         before = await ada.options("/v1/sessions", headers={"access-control-request-method": "POST"})
         answer = await ada.get("/v1/sessions")
         assert (before.status_code, answer.status_code) == (204, 200)
-        assert {each.headers["access-control-allow-origin"] for each in (before, answer)} == {
-            "https://app.example"
-        }
+        assert {each.headers["access-control-allow-origin"] for each in (before, answer)} == {origin}
         assert "access-control-allow-credentials" not in answer.headers
     own = {"origin": served.gateway.url, "sec-fetch-site": "same-origin"}
     async with serving() as served, served.client(**own) as ada:
