@@ -288,7 +288,7 @@ class Node:
                 case "recover":
                     self._to_recover.put(do)
                 case "serve":
-                    self._open(do.partition)
+                    self._requests[do.partition].open(has_died=not do.was_clean)
                 case "evict":
                     self.nursery.start_soon(self._evict, do)
                 case "drain":
@@ -369,10 +369,6 @@ class Node:
         self.figures.note_taken(taken)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
 
-    def _open(self, partition: int, *, has_died: bool = False) -> None:
-        if self.ownership.serves(partition):
-            self._requests[partition].open(has_died=has_died)
-
     async def _tell_owner(self, partition: int, epoch: int) -> None:
         """Have all who read from a partition read again: what they were told before may be lost, also by us."""
         with suppress(*BROKEN, Unroutable, NotConfirmed):
@@ -381,7 +377,6 @@ class Node:
 
     async def _recover(self, todo: Sequence[Do]) -> None:
         """Go on with what is unfinished in partitions that were taken; what may kill its process is found before."""
-        have_died = {do.partition: not do.was_clean for do in todo}
         while True:
             try:
                 for was_clean in (True, False):
@@ -391,9 +386,9 @@ class Node:
             except JournalError as error:
                 _log.warning("what is unfinished cannot be counted: %s", Each(str(error)))
                 await trio.sleep(AGAIN)
-        for partition, has_died in have_died.items():
-            self._open(partition, has_died=has_died)
-        taken = frozenset(have_died)
+        for do in todo:
+            self._act(self.ownership.counted(do.partition, do.epoch))
+        taken = frozenset(do.partition for do in todo)
         self.figures.end_takeovers(taken, self.name, self._runtime.stream)
         self.nursery.start_soon(self._take_up, taken)
 

@@ -46,7 +46,7 @@ class Do:
     epoch: int = 0
     """For what is done to sessions: in which they live."""
     was_clean: bool = True
-    """For `recover`: False: its last owner died with it, or was cut off."""
+    """For `recover`, and the first `serve` in an epoch: False: its last owner died with it, or was cut off."""
 
 
 @attrs.define
@@ -62,6 +62,10 @@ class _Partition:
     """The last one that is known to be another node's past."""
     was_clean: bool | None = None
     """Of the epoch that was taken last; None: what is unfinished in it was taken up, or there was none."""
+    is_counted: bool = False
+    """True: what was unfinished is counted, so that requests may be dealt with."""
+    left_clean: bool = True
+    """Until requests are dealt with for the first time in the epoch: whether its last owner left it clean."""
     misplaced: int = 0
     """Looks in a row at which another one is to have it."""
 
@@ -184,12 +188,19 @@ class Ownership:
         return [*todo, *self._take_up(partition)]
 
     def kept(self, partition: int) -> list[Do]:
-        """The epoch is still ours: nobody had it in between, and all that runs goes on; requests are dealt with behind what is taken up."""
+        """The epoch is still ours: nobody had it in between, and all that runs goes on; requests are dealt with behind what is counted."""
         known = self._partitions[partition]
         if known.state is PartitionState.TAKING:
             known.state = PartitionState.OWNED
-        todo = self._take_up(partition)
-        return todo if todo or known.was_clean is not None else [Do("serve", partition, known.epoch)]
+        return [*self._take_up(partition), *self._serve(partition)]
+
+    def counted(self, partition: int, epoch: int) -> list[Do]:
+        """What was unfinished in an epoch is counted, however long that took: what may kill its process is known."""
+        known = self._partitions[partition]
+        if epoch != known.epoch or not known.has_sessions:
+            return []
+        known.is_counted = True
+        return self._serve(partition)
 
     def not_taken(self, partition: int) -> list[Do]:
         """The database did not answer: another node is to try, or this one again."""
@@ -238,9 +249,17 @@ class Ownership:
         return [Do("evict", partition, known.epoch)]
 
     def _take_up(self, partition: int) -> list[Do]:
-        """Take up what is unfinished, where that was not done in this epoch and nothing else runs; requests are dealt with then."""
+        """Take up what is unfinished, where that was not done in this epoch and nothing else runs."""
         known = self._partitions[partition]
         if known.state is not PartitionState.OWNED or known.cut_epoch or known.was_clean is None:
             return []
         was_clean, known.was_clean, known.has_sessions = known.was_clean, None, True
+        known.is_counted, known.left_clean = False, was_clean
         return [Do("recover", partition, known.epoch, was_clean)]
+
+    def _serve(self, partition: int) -> list[Do]:
+        known = self._partitions[partition]
+        if not (self.serves(partition) and known.is_counted):
+            return []
+        left_clean, known.left_clean = known.left_clean, True
+        return [Do("serve", partition, known.epoch, left_clean)]

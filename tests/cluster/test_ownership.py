@@ -7,6 +7,7 @@ At the end, when nothing fails any more: each partition is served by the node th
 from collections import Counter, deque
 
 import hypothesis
+import pytest
 from hypothesis import strategies
 
 from actgent.cluster.ownership import Do, Ownership, PartitionState
@@ -25,6 +26,8 @@ class Node:
         self.turns = {}
         """The epoch in which turns of a partition run, or ran until they were cut."""
         self.ending = set()
+        self.left_clean, self.counted, self.served = {}, set(), set()
+        """Of partitions in their epochs: whether the last owner left it clean, what was counted, and where requests are dealt with."""
         self.todo = deque()
         self.events = []
 
@@ -77,12 +80,20 @@ class Node:
                 "nobody counts that its last owner died"
             )
             self.world.cut_off.add(number)
+        self.left_clean[number, do.epoch] = do.was_clean
+        self.say(self.count, do)
+
+    def count(self, do):
+        self.counted.add((do.partition, do.epoch))
+        return self.ownership.counted(do.partition, do.epoch)
 
     def serve(self, do):
-        if self.epochs.get(do.partition) == do.epoch:
-            assert self.world.recovered[do.partition, do.epoch], (
-                "requests are begun before what is unfinished is counted"
-            )
+        place = do.partition, do.epoch
+        assert place in self.counted, "requests are begun before what is unfinished is counted"
+        assert do.was_clean == (place in self.served or self.left_clean[place]), (
+            "nobody counts requests of which the last owner may have died"
+        )
+        self.served.add(place)
 
     def evict(self, do):
         if self.turns.get(do.partition) == do.epoch:
@@ -221,6 +232,7 @@ class World:
             assert self.owner[number] == owner.name
             assert owner.epochs[number] == owner.turns[number] == self.epoch[number]
             assert self.recovered[number, self.epoch[number]] == 1
+            assert (number, self.epoch[number]) in owner.served
             assert {node.name for node in self.consumers[number]} == {place.owner, place.standby} - {""}
             assert self.consumers[number][0] is owner
             assert not any(number in node.turns for node in self.live if node is not owner)
@@ -268,6 +280,7 @@ def test_turns_go_on_while_the_broker_is_away():
     mine.look(PLACES)
     mine.delivered(0)
     mine.taken(0, 1, was_clean=True)
+    assert mine.counted(0, 1) == [Do("serve", 0, 1)]
     assert mine.connection_lost() == []
     assert (mine.state(0), mine.state(1)) == (PartitionState.DOUBTFUL, PartitionState.AWAY)
     assert mine.connected() == [Do("subscribe", 0)]
@@ -287,6 +300,27 @@ def test_what_is_unfinished_is_counted_before_requests_are_begun():
     mine.look(PLACES)
     assert mine.delivered(0) == [Do("take", 0)]
     assert mine.kept(0) == [Do("recover", 0, 1, was_clean=False)]
+    assert mine.counted(0, 1) == [Do("serve", 0, 1, was_clean=False)]
+
+
+@pytest.mark.parametrize("is_counted_first", [True, False])
+def test_a_connection_that_is_lost_while_what_is_unfinished_is_counted_begins_no_request_early(
+    is_counted_first,
+):
+    """However often it comes back meanwhile; and that the last owner has died is known when the first one is begun."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    assert mine.taken(0, 1, was_clean=False) == [Do("recover", 0, 1, was_clean=False)]
+    mine.connection_lost()
+    counted = mine.counted(0, 1) if is_counted_first else []
+    mine.connected()
+    mine.delivered(0)
+    kept = mine.kept(0)
+    assert counted == []
+    assert (kept or mine.counted(0, 1)) == [Do("serve", 0, 1, was_clean=False)]
+    assert bool(kept) == is_counted_first
+    assert mine.counted(0, 0) == []
 
 
 def test_an_owner_that_comes_back_waits_for_the_turns_that_were_cut():
