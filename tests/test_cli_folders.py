@@ -56,6 +56,21 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
     assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
 
 
+async def test_the_path_of_a_folder_may_have_a_colon(tmp_path, no_keys, commands):
+    """It parts a file from the name of an agent in it; a folder has one agent."""
+    no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    (tmp_path / "at:9").mkdir()
+    for place, command in (
+        (tmp_path / "at:9", ["new", "helper"]),
+        (tmp_path, ["chat", "at:9/helper", "--offline", "-m", "hi"]),
+    ):
+        with trio.fail_after(60):
+            done = await trio.to_thread.run_sync(
+                partial(commands.run, [ACTGENT, *command], cwd=place, capture_output=True)
+            )
+        assert done.returncode == 0, done.stderr.decode()
+
+
 async def test_a_model_of_an_unknown_provider_does_not_pass(tmp_path, no_keys, commands):
     """`check` and `run` say the known providers, and the nearest; a plain misspelling has its line."""
     for model, says in (("foo:bar", "choose one of openai"), ("opnai:gpt-5.2", "did you mean 'openai'")):

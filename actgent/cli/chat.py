@@ -226,7 +226,7 @@ async def open_agent(options: ChatOptions, *, is_asked: bool = True) -> AsyncGen
 
 
 def _is_there(place: str) -> bool:
-    return Path(place.partition(":")[0]).exists()
+    return is_folder(place) or Path(place.partition(":")[0]).exists()
 
 
 @asynccontextmanager
