@@ -11,6 +11,7 @@ from pamqp.common import FieldValue
 
 from actgent.errors import UsageError
 from actgent.errors.printable import shown
+from actgent.support.logs import logger_of
 
 from .awaited import Awaited, MakeError
 from .consuming import Consumer, Delivery
@@ -24,6 +25,7 @@ UNCONFIRMED = 1000
 """Messages of one channel that wait for the broker's word, at most; whoever publishes more waits before."""
 Arguments = Mapping[str, FieldValue]
 F = TypeVar("F", bound=base.Frame)
+_log = logger_of(__name__)
 
 
 class Outlet(Protocol):
@@ -434,9 +436,21 @@ class Channel:
             return
         if consumer.held >= self._prefetch:
             raise ProtocolError(f"more than {self._prefetch} deliveries that are not acknowledged")
+        if not content.is_readable:
+            self._reject(tag, method)
+            return
         self._held[tag] = consumer
         consumer.held += 1
         consumer.deliver(Delivery(content, tag, method.redelivered, self._settle))
+
+    def _reject(self, tag: int, method: commands.Basic.Deliver) -> None:
+        """Have the broker drop a message that nobody can read: put back, it would come again for good."""
+        _log.error(
+            "a message that was sent to %s is rejected, as its properties cannot be read as AMQP 0-9-1: find who sends it, and "
+            "take their right to write to the queues of the cluster; a dead-letter-exchange in a policy keeps such messages",
+            method.routing_key or "",
+        )
+        self._send(commands.Basic.Nack(tag, requeue=False))
 
 
 def _expect(kind: type[F], frame: base.Frame) -> F:

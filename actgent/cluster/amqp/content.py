@@ -7,7 +7,7 @@ import attrs
 from pamqp import body, commands, header
 
 from .failures import ProtocolError
-from .framing import OVERHEAD, AnyFrame, encode_frames
+from .framing import OVERHEAD, AnyFrame, UnreadHeader, encode_frames
 from .frequent import encode_method, encode_short
 
 MAX_MESSAGE = 16_000_000
@@ -23,6 +23,8 @@ class Content:
     method: Carrier
     properties: commands.Basic.Properties
     body: bytes
+    is_readable: bool = True
+    """False: its sender wrote properties that cannot be read, and none are here."""
 
 
 class Assembly:
@@ -31,6 +33,7 @@ class Assembly:
     def __init__(self) -> None:
         self._method: Carrier | None = None
         self._properties: commands.Basic.Properties | None = None
+        self._is_readable = True
         self._missing = 0
         self._pieces: list[bytes] = []
 
@@ -63,11 +66,12 @@ class Assembly:
         if frame.body_size > MAX_MESSAGE:
             raise ProtocolError(f"a message of {frame.body_size:,} bytes; {MAX_MESSAGE:,} are the most")
         self._properties, self._missing = frame.properties, frame.body_size
+        self._is_readable = not isinstance(frame, UnreadHeader)
 
     def _end(self) -> Content:
         assert self._method is not None  # noqa: S101 - a header came behind it
         assert self._properties is not None  # noqa: S101
-        whole = Content(self._method, self._properties, b"".join(self._pieces))
+        whole = Content(self._method, self._properties, b"".join(self._pieces), self._is_readable)
         self._method = self._properties = None
         self._pieces = []
         return whole

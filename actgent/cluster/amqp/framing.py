@@ -15,12 +15,18 @@ OVERHEAD = 8
 FIRST_MAX = 131_072
 """Bytes of the longest frame before the two have agreed on another bound, and the longest that we offer."""
 _PREFIX = struct.Struct(">BHI")
+_SIZE = struct.Struct(">HHQ")
+"""What a header begins with: its class, its weight, and the bytes of its message's body."""
 _TYPES = (
     constants.FRAME_METHOD,
     constants.FRAME_HEADER,
     constants.FRAME_BODY,
     constants.FRAME_HEARTBEAT,
 )
+
+
+class UnreadHeader(header.ContentHeader):
+    """The header of a message whose properties cannot be read: the broker passes on whatever a sender writes there."""
 
 
 class FrameReader:
@@ -87,6 +93,8 @@ def _decode(data: bytes) -> tuple[int, AnyFrame]:
     except (
         Exception
     ) as error:  # pamqp has no one error for what it cannot read: a table in tables ends its recursion
+        if kind == constants.FRAME_HEADER and size >= _SIZE.size:
+            return channel, UnreadHeader(body_size=_SIZE.unpack_from(data, _PREFIX.size)[2])
         raise ProtocolError(f"a frame cannot be read: {type(error).__name__}") from error
     if not isinstance(decoded, base.Frame | header.ContentHeader):
         raise ProtocolError("a frame is not what its type says")

@@ -315,6 +315,45 @@ def nested(depth):
     return struct.pack(">HHQH", 60, 0, 0, 0x2000) + struct.pack(">I", len(table)) + table
 
 
+def about(flag, value):
+    """The header of a message of one byte with one property."""
+    return struct.pack(">HHQH", 60, 0, 1, flag) + value
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        about(0x0080, b"\x01\xff"),
+        about(0x0040, b"\xff" * 8),
+        about(0x2000, struct.pack(">I", 3) + b"\x01a?"),
+        about(0x2000, struct.pack(">I", 1 << 20)),
+        nested(16_000)[:4] + struct.pack(">Q", 1) + nested(16_000)[12:],
+        about(0x0800, b""),
+    ],
+    ids=["text", "timestamp", "type", "table", "nested", "nothing"],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_message_whose_properties_cannot_be_read_is_rejected(request, caplog, payload, at_once):
+    """A stranger may have sent it: all others of its connection go on, and it does not come again."""
+    async with connected() as (connection, broker):
+        connection._frames.max_size = 131_072
+        channel = await open_channel(connection, broker, prefetch=1)
+        consumer = await consume(channel, broker)
+        queue = request.node.callspec.id  # of its own, as equal lines of a log are told once
+        deliver = BASIC.Deliver(consumer.tag, 1, False, "", queue)
+        frames = encode_frames(1, deliver), frame_of(2, payload), encode_frames(1, body.ContentBody(b"x"))
+        for data in [b"".join(frames)] if at_once else frames:
+            await broker.stream.send_all(data)
+            await trio.testing.wait_all_tasks_blocked()
+        nacked = await broker.hear(BASIC.Nack)
+        assert (nacked.delivery_tag, nacked.requeue) == (1, False)
+        await broker.deliver(1, 2, consumer.tag, b"next")
+        with trio.fail_after(30):
+            assert (await anext(consumer)).body == b"next"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert f"sent to {queue} is rejected" in caplog.text
+
+
 @pytest.mark.parametrize(
     "data",
     [
