@@ -1,8 +1,12 @@
 """Trees of sessions that are closed, with what only the journal has of them since a restart or a move."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from functools import partial
 
-from actgent.errors import ActgentError, Fenced, JournalError, SessionClosed, SessionNotFound
+import trio
+
+from actgent.errors import ActgentError, Fenced, JournalError, NotRunning, SessionClosed, SessionNotFound
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext, host_of
@@ -23,11 +27,48 @@ async def close_tree(
         JournalError: they are closed, and the journal does not know.
         SessionMoved: another process goes on with them.
     """
-    log = context.log
-    await _close(context)
-    if journal is None or log is None or not log.has_come_back:
-        return  # all below it is in memory
-    await close_below(context.key, journal, opener_of)
+    host, log = host_of(context), context.log
+    close_stored: Callable[[], Awaitable[None]] | None = None
+    if journal is not None and log is not None and log.has_come_back:  # else all below it is in memory
+        close_stored = partial(close_below, context.key, journal, opener_of)
+    # its end is written behind those of all below it: who dies before that leaves it open
+    with host.kept(context):
+        try:
+            closed = await host.close(context)
+            if close_stored is not None:
+                await close_stored()
+        except trio.Cancelled:
+            if close_stored is not None:
+                _go_on(context, opener_of, close_stored)
+            raise
+    for each in closed:
+        await write_end(each)
+
+
+def _go_on(
+    context: SessionContext,
+    opener_of: Callable[[str], SessionOpener],
+    close_stored: Callable[[], Awaitable[None]],
+) -> None:
+    """Close what is below without the caller, who was cancelled: the session is closed all the same."""
+
+    async def close() -> None:
+        with keeping:
+            try:
+                await close_stored()
+            except ActgentError as error:
+                _log.warning(
+                    "what is below the closed session %s may stay open: %s",
+                    Each(context.id),
+                    Each(str(error)),
+                )
+
+    keeping = ExitStack()
+    keeping.enter_context(host_of(context).kept(context))
+    with suppress(NotRunning):
+        if opener_of(context.agent).running.runner.start_soon(close):
+            return
+    keeping.close()  # its agent ends
 
 
 async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:

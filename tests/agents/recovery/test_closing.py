@@ -158,3 +158,46 @@ async def test_a_close_is_durable_though_a_call_keeps_the_session_in_memory(auto
         assert len(refused) == 1
         records = await inner.load("root", agent="clerk")
         assert [type(each).__name__ for each in records] == ["Opened", "Closed"]
+
+
+class SlowBelow(WrappedJournal):
+    """Takes its time to say what is below sessions."""
+
+    async def children_of(self, keys):
+        await trio.sleep(5)
+        return await super().children_of(keys)
+
+
+async def test_who_stops_waiting_for_a_close_leaves_nothing_open(autojump_clock):
+    """What is in memory is closed at the call, and the rest goes on."""
+    async with MemoryJournal().running() as inner:
+        await make_tree(inner)
+        clerk, helper, heard = make_agents()
+        async with open_runtime(journal=SlowBelow(inner)) as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            with trio.move_on_after(1):
+                await root.aclose()
+            assert await open_ones(inner) == ["last", "root", "waits"]
+            await trio.sleep(60)
+            assert await open_ones(inner) == []
+            assert ("stopped", "waits", "m1") in heard
+
+
+async def test_a_crash_in_the_middle_of_a_close_leaves_it_to_be_done_again(autojump_clock):
+    """The session above is closed last: its end is in the journal behind those of all below."""
+    async with MemoryJournal().running() as inner:
+        await make_tree(inner)
+        clerk, helper, _ = make_agents()
+        open_at_a_look = []
+        async with open_runtime(journal=SlowBelow(inner)) as runtime, trio.open_nursery() as nursery:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            nursery.start_soon(root.aclose)
+            while not open_at_a_look or open_at_a_look[-1]:
+                open_at_a_look.append(await open_ones(inner))
+                await trio.sleep(0.5)
+        assert all("root" in each for each in open_at_a_look if each)
+        assert ["last", "root", "waits"] in open_at_a_look
