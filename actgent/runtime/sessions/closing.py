@@ -16,12 +16,15 @@ from .lifecycle import write_end
 from .opener import SessionOpener
 
 _log = logger_of(__name__)
+_LEFT_OPEN = "what is below the closed session %s may stay open: %s"
 
 
 async def close_tree(
     context: SessionContext, journal: Journal | None, opener_of: Callable[[str], SessionOpener]
 ) -> None:
     """Close a session and all below it; no next start goes on with any of them. What is in memory is closed at the call.
+
+    Its own end is written behind those of all below it: who dies before that leaves it open, to be closed again.
 
     Raises:
         JournalError: they are closed, and the journal does not know.
@@ -31,7 +34,6 @@ async def close_tree(
     close_stored: Callable[[], Awaitable[None]] | None = None
     if journal is not None and log is not None and log.has_come_back:  # else all below it is in memory
         close_stored = partial(close_below, context.key, journal, opener_of)
-    # its end is written behind those of all below it: who dies before that leaves it open
     with host.kept(context):
         try:
             closed = await host.close(context)
@@ -57,11 +59,7 @@ def _go_on(
             try:
                 await close_stored()
             except ActgentError as error:
-                _log.warning(
-                    "what is below the closed session %s may stay open: %s",
-                    Each(context.id),
-                    Each(str(error)),
-                )
+                _log.warning(_LEFT_OPEN, Each(context.id), Each(str(error)))
 
     keeping = ExitStack()
     keeping.enter_context(host_of(context).kept(context))
