@@ -57,6 +57,7 @@ class StorageThread:
         self._done, self._tell_done = _open_pipe()
         self._heard, self._tell_heard = _open_pipe()
         self._last: Job | None = None
+        self._has_ended = False
         self.is_clock_real = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
         self._thread = threading.Thread(
             target=_work, args=(self._jobs, self._tell_done, self._tell_heard), name=name, daemon=True
@@ -87,7 +88,7 @@ class StorageThread:
                 await trio.lowlevel.wait_readable(self._done)
             else:
                 await _wait_and(self._done, self._begin, job)
-            _empty(self._done)
+            self._empty(self._done)
         job.is_left = False
 
     def dismiss(self, job: Job) -> None:
@@ -116,11 +117,17 @@ class StorageThread:
 
     async def listen(self) -> None:
         """Wait until something that was started is done, or somebody calls `ring`, or this ends."""
-        try:
+        with contextlib.suppress(trio.ClosedResourceError):  # it has ended
             await trio.lowlevel.wait_readable(self._heard)
-        except trio.ClosedResourceError:  # it has ended
-            return
-        _empty(self._heard)
+            self._empty(self._heard)
+
+    def _empty(self, pipe: int) -> None:
+        if self._has_ended:  # since the one that calls was woken: its number may be another file's by now
+            raise trio.ClosedResourceError
+        try:  # noqa: SIM105 - each step comes by here
+            os.read(pipe, 64)
+        except BlockingIOError:  # somebody else was told the same
+            pass
 
     def ring(self) -> None:
         """Have the one who listens go on."""
@@ -134,6 +141,7 @@ class StorageThread:
         self._jobs.put(None)
         if is_free:
             self._thread.join(ENDING)
+        self._has_ended = True
         for heard in (self._done, self._heard):
             trio.lowlevel.notify_closing(heard)
             os.close(heard)
@@ -151,13 +159,6 @@ def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any
             trap = waiting.send(sent)
         except StopIteration:
             return
-
-
-def _empty(pipe: int) -> None:
-    try:  # noqa: SIM105 - each step comes by here
-        os.read(pipe, 64)
-    except BlockingIOError:  # somebody else was told the same
-        pass
 
 
 async def _hold_clock(job: Job) -> None:

@@ -1,9 +1,12 @@
 """The thread of a storage, under a clock that jumps."""
 
+import contextlib
+import threading
 import time
 
 import pytest
 import trio
+import trio.testing
 
 from actgent.support.storage_thread import StorageThread
 
@@ -25,3 +28,28 @@ async def test_work_that_never_ends_does_not_hold_the_clock_for_ever(autojump_cl
     with pytest.raises(trio.TooSlowError), trio.fail_after(1000):
         await thread.run(time.sleep, 2)
     thread.end(lambda: None)
+
+
+@pytest.mark.parametrize("what", ["listen", "run"])
+async def test_who_was_just_woken_does_not_read_what_is_closed(nursery, what):
+    """The number of the pipe may be another file's by then."""
+    thread, rung, is_over, ended = StorageThread("ends"), threading.Event(), [], trio.Event()
+
+    class Ending(trio.abc.Instrument):
+        def before_task_step(self, task):
+            if task.name == "waits" and not is_over:
+                is_over.append(True)
+                thread.end(lambda: None)
+
+    async def wait():
+        with contextlib.suppress(trio.ClosedResourceError):
+            await (thread.listen() if what == "listen" else thread.run(rung.wait, 10))
+        ended.set()
+
+    nursery.start_soon(wait, name="waits")
+    await trio.testing.wait_all_tasks_blocked()
+    trio.lowlevel.add_instrument(Ending())
+    rung.set()
+    thread.ring()
+    with trio.fail_after(10):
+        await ended.wait()
