@@ -226,6 +226,7 @@ class TurnRunner:
         self.turn_lifecycle.enter(turn, scope)
         return self._core.run_turn(context, turn)
 
+    @trio.lowlevel.enable_ki_protection  # cut there, the session would be free without the end of its turn
     async def _finish_turn(self, context: SessionContext, turn: Turn) -> None:
         """The turn's end; an URGENT message that came meanwhile keeps the session."""
         if (step := next_step(turn)) is _SUSPEND:

@@ -42,7 +42,10 @@ LONG = 15_000
 
 @attrs.define(eq=False)
 class SessionLog:
-    """Collects what happens in one session, and writes it step by step, in order."""
+    """Collects what happens in one session, and writes it step by step, in order.
+
+    Ctrl-C cuts nothing of that: what was taken to be written would be missing before what comes.
+    """
 
     session_id: str
     agent: str
@@ -107,6 +110,7 @@ class SessionLog:
         accepted = accepted_record(message, funding, options, baggage)
         await self.write(*others, accepted, patience=message.deadline)
 
+    @trio.lowlevel.enable_ki_protection
     async def write(self, *records: Record, patience: float | None = None) -> None:
         """Write a step with these records, behind what was noted; durable on return.
 
@@ -230,6 +234,7 @@ class SessionLog:
             self._is_closed = True
             self.add(Closed(unused=self.is_unused, erase=self.is_temporary))
 
+    @trio.lowlevel.enable_ki_protection
     async def flush(self) -> None:
         """Write what was noted; that, and all that was written before, is durable on return.
 
@@ -243,6 +248,7 @@ class SessionLog:
         noted, self._pending = self._pending, []
         await self._commit(() if self._is_over else noted, is_kept=True)
 
+    @trio.lowlevel.enable_ki_protection
     def flush_soon(self) -> None:
         """Write what was noted, without waiting: durable with the next step, or shortly."""
         if self._pending and not self._is_paused:
@@ -284,6 +290,7 @@ class SessionLog:
         self._is_over = True
         return bool(self._steps)
 
+    @trio.lowlevel.enable_ki_protection
     def change(self, record: StateRecord) -> None:
         """Write what happened to the state, without waiting, after what was noted.
 

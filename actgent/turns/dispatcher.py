@@ -191,16 +191,18 @@ class Dispatcher:
             self.reports.heard_failure(context, failure)
         await self.dispatch(context, failure)
 
+    @trio.lowlevel.disable_ki_protection
     def _call(
         self, context: SessionContext, handler: Handler, payload: Delivery | Message, *, takes_session: bool
     ) -> object:
-        """Call a handler, under the eyes of the watchdog; what it returns may be left to await."""
+        """Call a handler, under the eyes of the watchdog, and within reach of Ctrl-C; what it returns may be left to await."""
         self.watch.busy = (handler, context.id, time.monotonic())
         try:
             return handler(payload, context.face) if takes_session else handler(payload)
         finally:
             self.watch.busy = None
 
+    @trio.lowlevel.disable_ki_protection
     async def _finish(self, handler: Handler, awaitable: Awaitable[object]) -> object:
         with trio.move_on_after(self.timeout):
             try:

@@ -1,0 +1,94 @@
+"""Ctrl-C in the middle of what is written of a session: it is cut nowhere that the next start could not go on from."""
+
+import signal
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Appended, Changed, Ended
+from actgent.runtime.turn_runner import TurnRunner
+from actgent.sessions.session_log import SessionLog
+from actgent.turns.lifecycle import TurnLifecycle
+
+
+@pytest.fixture
+def press(monkeypatch):
+    """`press(where, name)` presses Ctrl-C when that method is called for the first time."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def at(where, name):
+        method, pressed = getattr(where, name), []
+
+        def wrapped(*args, **options):
+            if not pressed:
+                pressed.append(True)
+                signal.raise_signal(signal.SIGINT)
+            return method(*args, **options)
+
+        monkeypatch.setattr(where, name, wrapped)
+
+    yield at
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_turn_that_ends_ends_whole(press, monkeypatch, tmp_path):
+    """Or the next message of its session would be answered, and it once more at the next start."""
+    url = f"sqlite:///{tmp_path}/a.db"
+    release = TurnRunner._release
+
+    def release_beside_others(self, context):
+        release(self, context)
+        self.pump()  # as the end of another session's turn does in the same moment
+
+    async def live(answers):
+        agent = BareAgent("clerk", llm=ScriptedLLM(answers))
+        async with open_runtime(journal=url) as runtime:
+            await runtime.start(agent)
+            session = await agent.ensure_session("ada", "s")
+            for text in ("first", "second"):
+                await session.chat(text, message_id=text)
+            await session.wait_idle()
+        return agent
+
+    press(TurnLifecycle, "_write_end")
+    with monkeypatch.context() as patched:
+        patched.setattr(TurnRunner, "_release", release_beside_others)
+        with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+            trio.run(live, ["1", "2"])
+    trio.run(live, ["2"])
+
+    async def read():
+        async with open_runtime(journal=url) as runtime:
+            return await runtime.journal.load("s")
+
+    records = [each for each in trio.run(read) if isinstance(each, Appended | Ended)]
+    assert [(type(each), each.message_id) for each in records] == [
+        (Appended, "first"),
+        (Ended, "first"),
+        (Appended, "second"),
+        (Ended, "second"),
+    ]
+
+
+@pytest.mark.parametrize("write", ["flush_soon", "flush", "write", "change"])
+def test_what_was_taken_to_be_written_is_written(press, write):
+    """Nothing of a session stands behind what is missing."""
+    first, second = (Changed(changes={"n": number}) for number in (1, 2))
+
+    async def live():
+        async with MemoryJournal().running() as journal:
+            log = SessionLog("s", "clerk", journal, await journal.acquire())
+            log.add(first)
+            press(SessionLog, "_entry")
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - at the next pause at the latest
+                done = getattr(log, write)(*([second] if write in ("write", "change") else []))
+                if done is not None:
+                    await done
+                await trio.lowlevel.checkpoint()
+            log.add(second)
+            await log.flush()
+            return await journal.load("s")
+
+    assert list(trio.run(live))[:2] == [first, second]
