@@ -25,11 +25,13 @@ SETTINGS: dict[str, Any] = {
 """Texts are sent in UTF-8, whatever the database has; and bounds of each wait for a server that is gone, in seconds
 (`tcp_user_timeout` in ms)."""
 OPTIONS = (
-    "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 -c TimeZone=UTC "
+    "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 "
+    "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=3 -c default_transaction_isolation=read\\ committed "
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"
 )
-"""Of the session on the server, in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock
-would keep another one from going on."""
+"""Of the session on the server, whatever its database or its role set for others: values come as they were written, and are
+read as psycopg reads them. Times in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock would
+keep another one from going on."""
 AWAY = 30.0
 """Seconds in which a lost connection is made again before anybody hears of it: as long as a server takes whose standby goes on."""
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)

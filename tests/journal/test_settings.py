@@ -1,0 +1,56 @@
+"""A journal in a database whose owner has given its sessions settings of their own."""
+
+import os
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent.journal.opening import open_journal
+from actgent.journal.postgres import PartitionedJournal
+
+
+@pytest.fixture
+def database_with(postgres_url):
+    """`database_with(setting)` is the address of a database of its own with that setting."""
+    server = postgres_url.partition("?")[0]
+    name = f"actgent_test_{os.getpid()}_set"
+
+    def make(setting):
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+        connection.execute(f"ALTER DATABASE {name} SET {setting}")
+        return f"{server.rpartition('/')[0]}/{name}"
+
+    with psycopg.connect(server, autocommit=True) as connection:
+        yield make
+        connection.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "extra_float_digits = 0",
+        "DateStyle = 'German'",
+        "default_transaction_isolation = 'serializable'",
+        "bytea_output = 'escape'",
+    ],
+)
+async def test_what_a_database_sets_for_its_clients_changes_nothing(database_with, make_writer, setting):
+    """Numbers are read as they were written, for one owner and for several."""
+    url = database_with(setting)
+    async with open_journal(url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open(created_at=1795666803.1179166)
+        await writer.turn()
+    async with PartitionedJournal(url, node="n").running() as journal:
+        await journal.acquire()
+        ((taken),) = await journal.take([journal.partition_of("s")])
+        writer.journal, writer.epoch = journal, taken.epoch
+        assert await writer.load() == writer.confirmed
+        await writer.turn()
+        found = await journal._run(journal._select, "SHOW default_transaction_isolation")
+        assert found == [("read committed",)]
+    async with open_journal(url, read_only=True) as journal:
+        assert await journal.load("s") == writer.confirmed
