@@ -282,6 +282,7 @@ class PostgresJournal(GroupedJournal):
         return connection
 
     def _own_again(self, connection: Connection) -> None:
+        self._check_place(connection)
         with connection.transaction():
             try:
                 self._own(connection)
@@ -293,6 +294,19 @@ class PostgresJournal(GroupedJournal):
                     ) from fenced
                 raise
             check_epoch(connection, self._epoch)
+
+    def _check_place(self, connection: Connection) -> None:
+        """Refuse to go on in another journal, or where there is none any more: it would be a new one."""
+        meta = psycopg.sql.Identifier(self._schema, "meta")
+        try:
+            found = connection.execute(psycopg.sql.SQL("SELECT identity FROM {}").format(meta)).fetchone()
+        except psycopg.errors.UndefinedTable:
+            found = None
+        if found != (self.identity,):
+            raise JournalFailed(
+                f"the schema {self._schema!r} of the database was removed or replaced while the journal was open: nothing is "
+                "written any more. Put it back, or end this process and start again"
+            )
 
     def _stored_epoch(self, connection: Connection) -> int:
         meta = psycopg.sql.Identifier(self._schema, "meta")

@@ -244,10 +244,13 @@ class PartitionedJournal(PostgresJournal):
 
     def _own_again(self, connection: Connection) -> None:
         """After a lost connection: what it was sent last is done, or will never be."""
+        self._check_place(connection)
         if self._backend is not None:
             gone = connection.execute(statements.END_BACKEND, (ENDING, *self._backend)).fetchone()
             if gone is not None and not gone[0]:
-                raise JournalFailed("the connection was lost, and its server does not let it go: try again")
+                raise JournalFailed(
+                    "the connection was lost, and its server does not let it go: try again"
+                ) from psycopg.OperationalError("it is still there")
         with connection.transaction():
             self._own(connection)
         self._note_backend(connection)

@@ -1,0 +1,69 @@
+"""A journal in PostgreSQL whose connection was lost: it comes back into the one that it was, and into no other."""
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from actgent.errors import JournalFailed
+from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
+
+
+def make(kind, url, node):
+    """A journal of a kind."""
+    return kind(url) if kind is PostgresJournal else kind(url, node=node)
+
+
+async def test_a_server_that_keeps_a_lost_connection_is_waited_for(postgres_url, make_writer, monkeypatch):
+    """For as long as one that is away: a process of it that stands still ends later."""
+    own_again, end_backend, tries = PartitionedJournal._own_again, statements.END_BACKEND, []
+
+    def count(self, connection):
+        tries.append(connection)
+        if len(tries) > 2:
+            monkeypatch.setattr(statements, "END_BACKEND", end_backend)
+        own_again(self, connection)
+
+    monkeypatch.setattr(PartitionedJournal, "_own_again", count)
+    still_there = "SELECT false WHERE (%s::int, %s::int, %s::timestamptz) IS NOT NULL"
+    async with PartitionedJournal(postgres_url, node="n").running() as journal:
+        await journal.acquire()
+        ((taken),) = await journal.take([journal.partition_of("s")])
+        writer = make_writer(journal, taken.epoch)
+        await writer.open()
+        monkeypatch.setattr(statements, "END_BACKEND", still_there)
+        journal._drop()
+        await writer.turn()
+        assert len(tries) == 3
+        assert await writer.load() == writer.confirmed
+
+
+@pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_who_comes_back_does_not_go_on_in_another_journal(postgres_url, make_writer, kind, is_replaced):
+    """Nor makes one where it finds none: what it wrote would be apart from all before. Put back, it goes on."""
+    server, _, schema = postgres_url.partition("?schema=")
+    journal = make(kind, postgres_url, "n")
+    async with journal.running():
+        epoch = await journal.acquire()
+        if kind is PartitionedJournal:
+            ((taken),) = await journal.take([journal.partition_of("s")])
+            epoch = taken.epoch
+        writer = make_writer(journal, epoch)
+        await writer.open()
+        with psycopg.connect(server, autocommit=True) as other:
+            other.execute(f"ALTER SCHEMA {schema} RENAME TO {schema}_away")
+            journal._drop()
+            if is_replaced:
+                async with make(kind, postgres_url, "o").running() as new:
+                    await new.acquire()
+            with pytest.raises(JournalFailed, match="was removed or replaced"):
+                await writer.turn()
+            there = "SELECT count(*) FROM pg_namespace WHERE nspname = %s"
+            assert other.execute(there, [schema]).fetchone() == (int(is_replaced),)
+            other.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+            other.execute(f"ALTER SCHEMA {schema}_away RENAME TO {schema}")
+        journal._drop()
+        await writer.turn()
+        assert await writer.load() == writer.confirmed
