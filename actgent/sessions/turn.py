@@ -1,8 +1,9 @@
 """A turn: all passes from an outside message to its last outcome, where it stands, and where it stood before a restart."""
 
+import itertools
 import math
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, ContextVar
 from typing import Literal
 
@@ -314,18 +315,21 @@ running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
 """The turn that a task, or a thread that it waits for, works on."""
 
 
-def can_go_on(last: Message | None) -> bool:
-    """Return True if a failed turn can continue after the last message; it begins anew if none of its calls ran."""
-    if last is None or last.cut:
+def can_go_on(said: Sequence[Message], message_id: str) -> bool:
+    """Return True if the failed turn of a message can continue after what was said last; it begins anew if none of its calls ran."""
+    if not said or said[-1].cut:
         return False
-    results = last.tool_results
-    return not results or any(result.status != "cancelled" for result in results)
+    if not said[-1].tool_results:
+        return True
+    its = itertools.takewhile(lambda message: message.id != message_id, reversed(said))
+    return any(result.status != "cancelled" for message in its for result in message.tool_results)
 
 
-def checkpoint_of(turn: Turn, last: Message | None, *, state_number: int) -> TurnCheckpoint | None:
+def checkpoint_of(turn: Turn, said: Sequence[Message], *, state_number: int) -> TurnCheckpoint | None:
     """Keep what a turn that failed needs to go on behind what was said last; None if it has to begin anew."""
-    if last is None or not can_go_on(last):
+    if not can_go_on(said, turn.message.id):
         return None
+    last = said[-1]
     is_answer = last.sender.kind == "assistant" and last.causation_id is not None
     return TurnCheckpoint(
         turn.message.id,

@@ -127,8 +127,8 @@ class AgentCore:
 
     async def _wait_for_person(self, context: SessionContext, turn: Turn, needed: PersonNeeded) -> None:
         """Ask a person what a guard wants to know; the turn goes on behind what was said last when that is decided."""
-        former, last = turn.checkpoint, context.conversation.last_message
-        turn.checkpoint = checkpoint_of(turn, last, state_number=context.state_number)
+        former, said = turn.checkpoint, context.conversation.messages
+        turn.checkpoint = checkpoint_of(turn, said, state_number=context.state_number)
         if former is not None and turn.checkpoint is not None:
             turn.checkpoint.guarded.update(former.guarded)
             turn.checkpoint.delivered |= former.delivered

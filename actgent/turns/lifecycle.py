@@ -302,7 +302,7 @@ class TurnLifecycle:
             )
             if turn.control.error is not None and kind_of(turn.control.error) == NOT_KEPT:
                 context.mail.unkept = checkpoint_of(
-                    turn, context.conversation.last_message, state_number=context.state_number
+                    turn, context.conversation.messages, state_number=context.state_number
                 )
         self.observer.end_turn(context, turn)
 

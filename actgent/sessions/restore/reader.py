@@ -207,7 +207,7 @@ class Reader:
             self._close_calls(self._turn)
             if self._context.approvals is not None:
                 self._context.approvals.close_guarded()
-            goes_on = failed == NOT_KEPT and can_go_on(self._context.conversation.last_message)
+            goes_on = failed == NOT_KEPT and can_go_on(self._context.conversation.messages, message_id)
             self._unkept = self._turn if goes_on else None
             self._turn = None
 

@@ -300,6 +300,43 @@ async def test_a_turn_that_failed_by_the_journal_goes_on_where_it_was(autojump_c
     assert paid == ["7"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_turn_whose_later_call_was_kept_from_beginning_goes_on_where_it_was(autojump_clock, restarts):
+    """Its earlier tool has run, and does not run again, though nothing of the last answer had begun."""
+    paid, filled = [], []
+    async with ShortJournal().running() as journal:
+
+        @tool
+        async def transfer(order: str) -> str:
+            """Transfer money."""
+            paid.append(order)
+            return "transferred"
+
+        def answer(chat):
+            done = 0
+            for message in chat.messages:
+                done = 0 if message.role == "user" else done + ("transferred" in str(message.parts))
+            journal.is_full = done == 1 and not filled
+            filled.extend(paid)
+            return "done" if done == 2 else [ToolCall("transfer", {"order": str(done)})]
+
+        async def say(runtime):
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer, keep=0), tools=[transfer]))
+            session = await agent.ensure_session("ada", "s")
+            for _ in range(1 if restarts else 2):
+                await session.chat("Pay both orders.", message_id="m")
+                await session.wait_idle()
+                journal.is_full = False
+            return session.history
+
+        for _ in range(2 if restarts else 1):
+            async with open_runtime(journal=journal) as runtime:
+                history = await say(runtime)
+    assert history[-1].text == "done"
+    assert unanswered(history) == []
+    assert paid == ["0", "1"]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_result_of_a_task_that_meets_a_full_disk_is_told_when_there_is_space(autojump_clock, fails):
     """Once, to the session that gave the task, also where the process ends in between."""
