@@ -414,9 +414,9 @@ class Node:
         return [each for each in keys if not self._quarantine.is_withheld(each.session_id)]
 
     def note_lost(self, lost: Mapping[int, int]) -> None:
-        """Others have taken partitions of ours; their epochs that are over."""
+        """Others have taken partitions of ours; their epochs that are over. A node that has ended has nothing to let go."""
         self.figures.lost += len(lost)
-        for partition, epoch in lost.items():
+        for partition, epoch in lost.items() if self.nursery.child_tasks else ():
             self._act(self.ownership.fenced(partition, epoch))
 
     async def _evict(self, do: Do) -> None:

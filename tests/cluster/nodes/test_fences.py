@@ -3,7 +3,9 @@
 import pytest
 import trio
 
+from actgent.journal.base import Entry
 from actgent.journal.postgres import PartitionedJournal
+from actgent.journal.records import Changed
 
 from .pairs import PATIENCE, Echo, make_clerk
 
@@ -45,3 +47,24 @@ async def test_a_node_finds_out_that_others_own_its_sessions(open_cluster, monke
             model.may_go.set()
             await session.wait_idle()
             assert [each.text for each in await session.history()] == ["hold on", "you said: hold on"]
+
+
+async def test_a_node_that_has_ended_finds_out_that_others_own_its_sessions(open_cluster, monkeypatch):
+    """By what its journal writes at last, of which nothing is there; the block ends with its own error."""
+    async with open_cluster() as cluster:
+        leave = PartitionedJournal._leave
+
+        async def leave_late(journal):
+            if journal.node != "other" and journal.owned:
+                await take_all(cluster, journal.count)
+                entry = Entry(session_id=session.id, agent="clerk", records=(Changed(changes={"n": 1}),))
+                journal.write_soon(entry, epoch=journal.epoch_of(session.id))
+            await leave(journal)
+
+        monkeypatch.setattr(PartitionedJournal, "_leave", leave_late)
+        with trio.fail_after(PATIENCE), pytest.raises(KeyError, match="the program's"):
+            clerk = make_clerk(Echo())
+            async with cluster.node(clerk) as runtime:
+                session = await clerk.create_session("ada")
+                raise KeyError("the program's")
+        assert runtime.cluster().fenced == 1
