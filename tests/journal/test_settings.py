@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
+import trio
 
+from actgent.errors import JournalDamaged
 from actgent.journal.opening import open_journal
 from actgent.journal.postgres import PartitionedJournal
 
@@ -18,8 +20,10 @@ def database_with(postgres_url):
     server = postgres_url.partition("?")[0]
     name = f"actgent_test_{os.getpid()}_set"
 
-    def make(setting):
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    def make(setting, encoding="UTF8"):
+        connection.execute(
+            f"CREATE DATABASE {name} TEMPLATE template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+        )
         connection.execute(f"ALTER DATABASE {name} SET {setting}")
         return f"{server.rpartition('/')[0]}/{name}"
 
@@ -54,3 +58,18 @@ async def test_what_a_database_sets_for_its_clients_changes_nothing(database_wit
         assert found == [("read committed",)]
     async with open_journal(url, read_only=True) as journal:
         assert await journal.load("s") == writer.confirmed
+
+
+async def test_what_the_encoding_of_a_database_lacks_is_named_and_harms_nobody_else(
+    database_with, make_writer
+):
+    """Texts are stored all the same, as they are no texts there."""
+    url = database_with("work_mem = '4MB'", encoding="LATIN1")
+    async with open_journal(url) as journal, trio.open_nursery() as nursery:
+        epoch = await journal.acquire()
+        beside = make_writer(journal, epoch)
+        nursery.start_soon(beside.open)
+        with pytest.raises(JournalDamaged, match="make a database with ENCODING 'UTF8'"):
+            await make_writer(journal, epoch, "Łódź").open()
+        await beside.turn("więcej")
+        assert await beside.load() == beside.confirmed

@@ -128,6 +128,11 @@ def errors_translated() -> Iterator[None]:
         yield
     except psycopg.errors.DiskFull as error:
         raise JournalFull(f"no space for the journal: {error}; nothing of the step was written") from error
+    except psycopg.errors.UntranslatableCharacter as error:
+        raise JournalDamaged(
+            f"an id, an agent's or an owner's name has a character that its database cannot store ({error}): make a database with "
+            "ENCODING 'UTF8' for it, or name them otherwise; nothing of it was written"
+        ) from error
     except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
         raise JournalDamaged(str(error)) from error
     except psycopg.Error as error:
