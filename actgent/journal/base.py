@@ -18,6 +18,16 @@ from .records import Record
 from .statistics import JournalStatistics
 
 
+@attrs.define(eq=False)
+class Creation:
+    """A session that somebody makes; all steps of it name this until the first is known to be written."""
+
+    is_written: bool = False
+    """True: the journal has it."""
+    is_refused: bool = False
+    """True: the journal has another one of its id, and takes no step of this one."""
+
+
 @attrs.frozen(kw_only=True)
 class Entry:
     """One step of one session: its records are written all or none."""
@@ -32,6 +42,8 @@ class Entry:
     """Seconds that `commit` waits at most; None is for as long as it takes."""
     is_kept: bool = False
     """True: where `commit` fails for want of space or of the storage, the step goes before the session's next one, as by `write_soon`."""
+    creation: Creation | None = None
+    """Of a session whose steps are to be refused as its first one is; None for others, and for one that is made by this step alone."""
 
 
 @attrs.frozen(kw_only=True)
@@ -185,6 +197,7 @@ class Journal(abc.ABC):
         Raises:
             Fenced: the epoch is over.
             NotSerializable: the entry holds what is no plain data.
+            SessionExists: the step is the first of a session, or of the same `creation`, and another one has that id.
             JournalFull: no space; the step may be committed again, unless it is kept.
             JournalFailed: the storage failed, or has not answered within the entry's patience; the step is there whole
                 or not at all, before all later ones.

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 import attrs
-import trio
 
 from actgent.errors import NotRunning, SessionExists
 from actgent.protocols.base import Profile
@@ -68,7 +67,6 @@ class Directory(Mapping[str, AgentCard]):
         self._resumed = 0
         """By agents that have stopped."""
         self._agents: dict[str, Listed] = {}
-        self._copying = trio.Lock()
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -125,15 +123,14 @@ class Directory(Mapping[str, AgentCard]):
 
     @asynccontextmanager
     async def making(self, name: str, session_id: str) -> AsyncGenerator[None, None]:
-        """A block in which nobody else makes a session of this id; the agent may run here or not.
+        """A block in which others who want a session of this id wait, if the agent runs here; the journal refuses a second one anyway.
 
         Raises:
             SessionExists: somebody makes it just now, and this task waits for nobody as it makes a session itself.
         """
         opener = self._openers.get(name)
         if opener is None:
-            async with self._copying:
-                yield
+            yield
             return
         await opener.wait_opened(session_id)
         if not opener.may_erase(session_id):

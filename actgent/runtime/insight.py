@@ -352,10 +352,7 @@ async def fork_session(
     elsewhere: Elsewhere | None,
     agents: Directory,
 ) -> SessionSummary:
-    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`.
-
-    Nobody else makes a session of its id meanwhile: who asks for one again finds none before the first is written.
-    """
+    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`."""
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:

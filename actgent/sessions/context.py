@@ -27,14 +27,7 @@ from actgent.control.schedule import Schedule
 from actgent.errors import NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import (
-    Decided,
-    PersonAsked,
-    Prompted,
-    Resumed,
-    Said,
-    SuspendedRecord,
-)
+from actgent.journal.records import Decided, PersonAsked, Prompted, Resumed, Said, SuspendedRecord
 from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateRecord, Store

@@ -9,7 +9,7 @@ import trio
 
 from actgent.control.budget import Funding
 from actgent.errors import Fenced, JournalSlow, SessionMoved
-from actgent.journal.base import Entry, Journal
+from actgent.journal.base import Creation, Entry, Journal
 from actgent.journal.grouped import refer
 from actgent.journal.records import (
     NO_LIMITS,
@@ -64,8 +64,6 @@ class SessionLog:
     """True: nobody got the session, so its id is free as soon as it is over."""
     is_temporary: bool = False
     """True: the session was opened for one question, and leaves the journal when it has ended."""
-    has_come_back: bool = False
-    """True: the journal brought the session back, so that others below it may be in the journal alone."""
     _is_paused: bool = False
     _opened: trio.Event | None = None
     """Set when the step that opens the session is not on its way any more; None: it is not."""
@@ -79,6 +77,18 @@ class SessionLog:
     """True: another process goes on with the session, or is about to."""
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
+    _creation: Creation | None = None
+    """Of a session that is new; None: the journal brought it back."""
+
+    def begin(self, opened: Opened) -> None:
+        """The session is new, and this is its first record: where another one has its id, nothing of it is written."""
+        self._creation = Creation()
+        self.add(opened)
+
+    @property
+    def has_come_back(self) -> bool:
+        """True if the journal brought the session back, so that others below it may be in the journal alone."""
+        return self._creation is None
 
     def set_timer(self, at: float) -> None:
         """The session's earliest date is this from its next step on."""
@@ -117,6 +127,7 @@ class SessionLog:
         Raises:
             JournalSlow: it takes longer than `patience` seconds. It is written later, or not at all.
             JournalError: it could not be written. What was noted goes before the next step, and these records do not.
+            SessionExists: it is the first step, and another session has the id. Nothing of it is written.
         """
         if self._opened is not None:
             patience = await self._wait_opened(patience)
@@ -240,13 +251,15 @@ class SessionLog:
 
         Raises:
             JournalError: it could not be written; it goes before the next step.
+            SessionExists: the session is new, and another one has its id. Nothing of it is written.
             Fenced: another process owns the session by now.
         """
         if not self._pending and not self.has_moved and self._durable == self._steps:
             return
         await self._wait_opened()
         noted, self._pending = self._pending, []
-        await self._commit(() if self._is_over else noted, is_kept=True)
+        with self._opening(noted):
+            await self._commit(() if self._is_over else noted, is_kept=True)
 
     @trio.lowlevel.enable_ki_protection
     def flush_soon(self) -> None:
@@ -281,14 +294,17 @@ class SessionLog:
 
     def withdraw(self) -> bool:
         """Nobody got the session, so its id is free; returns whether the journal may have something of it."""
-        if self.has_moved:
-            return False
-        if self._steps:
+        creation = self._creation
+        is_refused = creation is not None and creation.is_refused
+        is_there = bool(self._steps) and not (self.has_moved or is_refused)
+        if is_there:
             self.is_unused = True
             self.note_closed()
             self.flush_soon()
         self._is_over = True
-        return bool(self._steps)
+        if creation is not None and not creation.is_written:
+            self.is_temporary = False  # the id may be another one's, which is not to be erased
+        return is_there
 
     @trio.lowlevel.enable_ki_protection
     def change(self, record: StateRecord) -> None:
@@ -345,12 +361,14 @@ class SessionLog:
         self, step: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
     ) -> Entry:
         self.grown += len(step)
+        creation = self._creation
         return _make_entry(
             session_id=self.session_id,
             agent=self.agent,
             records=tuple(step),
             patience=patience,
             is_kept=is_kept,
+            creation=None if creation is None or creation.is_written else creation,
         )
 
 

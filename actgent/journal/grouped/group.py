@@ -41,7 +41,7 @@ from actgent.support.logs import logger_of
 from .heads import KnownHeads
 from .paging import Pages
 from .reading import Found, Readings
-from .step_queue import QueuedStep, StepQueue, make_queued
+from .step_queue import QueuedStep, StepQueue, Steps, make_queued
 from .steps import (
     Head,
     JournalStep,
@@ -210,11 +210,16 @@ class GroupedJournal(StoredJournal):
 
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         step = encode_entry(entry)
-        if durable or self._queue.is_behind(step.key):
+        if durable or self._queue.is_behind(step.key) or self._may_be_second(step):
             await self._wait_written(step, epoch, entry.patience, is_kept=entry.is_kept)
         else:
             self._enqueue(make_queued(step, epoch))
             await trio.lowlevel.checkpoint()
+
+    def _may_be_second(self, step: JournalStep) -> bool:
+        """Return True if another session may have the id of the new one that this step is of, which whoever makes it is to hear."""
+        is_there = self._queue.has_unwritten(step.key) or step.key in self._heads.by_key
+        return step.creation is not None and (step.is_refused or (is_there and step.begins))
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self._enqueue(make_queued(encode_entry(entry), epoch))
@@ -639,12 +644,9 @@ class GroupedJournal(StoredJournal):
             await self._write_group(steps)
 
     async def _try_group(self, group: list[QueuedStep]) -> None:
-        by_session = self._queue.by_session(group)
+        by_session, before = await self._admit(group)
         if not by_session:
             return
-        if self._heads.doubts:
-            await self._settle_doubts(by_session)
-        before = await self._known_heads(list(by_session))
         await self._read_parents(by_session, before)
         transaction = self._place(by_session, before)
         try:
@@ -654,6 +656,14 @@ class GroupedJournal(StoredJournal):
         else:
             written = outcome.Value(None)
         await self._see_written(transaction, written)
+
+    async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
+        """The steps of a group that are to be written, and the heads before them; new sessions of ids that others have are refused."""
+        by_session = self._queue.by_session(group)
+        if self._heads.doubts:
+            await self._settle_doubts(by_session)
+        before = await self._known_heads(list(by_session))
+        return self._queue.refuse_seconds(group, by_session, before), before
 
     async def _read_parents(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import attrs
 import trio
@@ -16,15 +16,21 @@ from actgent.errors import (
     JournalFailed,
     JournalFull,
     JournalSlow,
+    SessionExists,
 )
+from actgent.journal.base import Creation
 from actgent.journal.listing import SessionKey
 from actgent.support.quick_init import maker
 
-from .steps import Head, JournalStep, begins_session, find_parent
+from .steps import Head, JournalStep, find_parent
 
 GROUP_STEPS = 1000
 GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
+
+
+Steps = dict[SessionKey, list[JournalStep]]
+"""Of a group, by their sessions."""
 
 
 @attrs.define(eq=False)
@@ -120,7 +126,8 @@ class StepQueue:
     def sessions_beginning(self, known: Mapping[SessionKey, Head]) -> Sequence[SessionKey] | None:
         """Return the sessions that begin in the queue; None where heads have to be read before it can be written."""
         for queued in self.steps:
-            if queued.step.key not in known and queued.step.count:
+            step = queued.step
+            if step.count and (step.creation is not None or step.key not in known):
                 return self._find_beginning(known)
         return ()
 
@@ -128,10 +135,15 @@ class StepQueue:
         new = dict[SessionKey, None]()
         for queued in itertools.islice(self.steps, GROUP_STEPS):
             step = queued.step
-            if step.key in known or step.key in new or not step.count:
+            if not step.count:
+                continue
+            is_there = step.key in known or step.key in new
+            if step.is_refused or (is_there and step.begins):
+                return None
+            if is_there:
                 continue
             above = find_parent(step)
-            if not begins_session(step) or (above is not None and above not in known and above not in new):
+            if not step.begins or (above is not None and above not in known and above not in new):
                 return None
             new[step.key] = None
         return list(new)
@@ -155,9 +167,9 @@ class StepQueue:
         self._bytes -= size
         return group
 
-    def by_session(self, group: list[QueuedStep]) -> dict[SessionKey, list[JournalStep]]:
+    def by_session(self, group: list[QueuedStep]) -> Steps:
         """Return the steps of a group, each session's behind those that could not be written before."""
-        by_session: dict[SessionKey, list[JournalStep]] = {}
+        by_session: Steps = {}
         kept = self.kept
         for queued in group:
             step = queued.step
@@ -170,6 +182,18 @@ class StepQueue:
             return by_session
         return {key: steps for key, steps in by_session.items() if steps}
 
+    def refuse_seconds(
+        self, group: Iterable[QueuedStep], by_session: Steps, known: Container[SessionKey]
+    ) -> Steps:
+        """Refuse new sessions whose ids others have, with all steps of them; returns the steps that are to be written."""
+        if all(step.creation is None for steps in by_session.values() for step in steps):
+            return by_session
+        admitted = {key: _admit(steps, is_there=key in known) for key, steps in by_session.items()}
+        for queued in group:
+            if queued.step.is_refused and not queued.is_over:
+                self._answer(queued)
+        return {key: steps for key, steps in admitted.items() if steps}
+
     # --- what came of it ------------------------------------------------------------------
 
     def finish(self, group: list[QueuedStep]) -> None:
@@ -177,12 +201,15 @@ class StepQueue:
         for queued in group:
             if self.kept:
                 self.kept.pop(queued.step.key, None)
-            self._answer(queued)
+            if not queued.is_over:
+                self._answer(queued)
 
     def fail(self, group: Iterable[QueuedStep], error: JournalError | Fenced) -> bool:
         """Raise an error where steps are waited for; returns True if some that nobody waits for are kept."""
         is_kept = False
         for queued in group:
+            if queued.is_over:
+                continue
             queued.error = _again(error)
             is_lost = (queued.is_kept or queued.task is None) and queued.step.count
             if is_lost and isinstance(error, JournalFull | JournalFailed):
@@ -206,8 +233,30 @@ class StepQueue:
         else:
             del unwritten[key]
         queued.is_over = True
+        if (creation := queued.step.creation) is not None:
+            _tell(creation, queued)
         if queued.task is not None:
             queued.wake()
+
+
+def _admit(steps: Iterable[JournalStep], *, is_there: bool) -> list[JournalStep]:
+    """The steps of a session but those of others that were to be made under its id."""
+    admitted = []
+    for step in steps:
+        if is_there and step.begins and step.creation is not None:
+            step.creation.is_refused = True  # also where the one that is there is on its way, and may fail
+        if not step.is_refused:
+            admitted.append(step)
+            is_there = True
+    return admitted
+
+
+def _tell(creation: Creation, queued: QueuedStep) -> None:
+    """Tell who makes a session what came of it."""
+    if creation.is_refused:
+        queued.error = SessionExists(*queued.step.key)
+    elif queued.error is None:
+        creation.is_written = True
 
 
 def _again(error: JournalError | Fenced) -> ActgentError:

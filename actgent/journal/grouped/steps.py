@@ -24,7 +24,7 @@ from actgent.errors import (
     JournalVersion,
     NotSerializable,
 )
-from actgent.journal.base import Entry, SessionSummary
+from actgent.journal.base import Creation, Entry, SessionSummary
 from actgent.journal.encryption import Keys, is_sealed, open_sealed
 from actgent.journal.listing import SessionKey, State, is_storable, state_of
 from actgent.journal.records import (
@@ -64,6 +64,18 @@ class JournalStep:
     """The records that change the head."""
     given: Sequence[Record] = ()
     """All records as they were given, which may have changed since; empty where only the bytes are known."""
+    creation: Creation | None = None
+    """Of the session that it is of, if that is new."""
+
+    @property
+    def begins(self) -> bool:
+        """True if a session begins with it, if nothing of that is there."""
+        return _opened_in(self) is not None
+
+    @property
+    def is_refused(self) -> bool:
+        """True if another session has the id of the new one that it is of."""
+        return self.creation is not None and self.creation.is_refused
 
 
 @attrs.define
@@ -167,8 +179,10 @@ def encode_entry(entry: Entry) -> JournalStep:
         _check_text("session_id", key.session_id)
         _check_text("agent", key.agent)
     body = _VERSION + WIRE.encode(records, Record) if records else b""
-    marks = [record for record in records if type(record) in _MARKING]
-    return _make_step(key, len(records), body, marks, records)
+    marks, creation = [record for record in records if type(record) in _MARKING], entry.creation
+    if creation is None and marks and type(marks[0]) is Opened:
+        creation = Creation()
+    return _make_step(key, len(records), body, marks, records, creation)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:
@@ -343,11 +357,6 @@ def name_series(epoch: int, number: int) -> str:
     Its first character tells it from the series of former versions, which are ids of sessions.
     """
     return f"\x1f{epoch:x}.{number:x}"
-
-
-def begins_session(step: JournalStep) -> bool:
-    """Return whether a session begins with this step, if nothing of it is there."""
-    return _opened_in(step) is not None
 
 
 def find_parent(step: JournalStep) -> SessionKey | None:

@@ -56,7 +56,7 @@ async def write_sessions(journal: Journal, sessions: Sequence[ExportedSession]) 
     """Add sessions to a journal, each in one step: whole or not at all.
 
     Raises:
-        SessionExists: it has one of them already; none was added.
+        SessionExists: it has one of them already; none was added. Where somebody makes one meanwhile, those before it were.
         Fenced: this process does not own one of them; those before it were added.
     """
     for session in sessions:

@@ -140,7 +140,7 @@ class SessionOpener:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
         if context.log is not None:
             given = Given(deps is not None, tuple(notify), is_transient, is_described, asker)
-            context.log.add(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
+            context.log.begin(opened_record(context, bounds, on_busy, given, self.running.clock.now()))
             context.log.is_temporary = is_transient and task is None
         if history:
             add_history(context, check_history(history), now=self.running.clock.now())
@@ -224,8 +224,9 @@ class SessionOpener:
                 context.log.is_unused = True
             self.running.lifecycle.let_go(context)
             return
+        may_be_there = context.log is not None and context.log.withdraw()
         self.running.lifecycle.discard(context)
-        if context.log is not None and context.log.withdraw():
+        if may_be_there:
             opening = _Opening(None)
             if self.running.runner.start_soon(self._erase, context.id, opening):
                 self._opening[context.id] = opening  # whoever wants the id waits for that
@@ -329,7 +330,7 @@ class SessionOpener:
                 raise
             except SessionNotFound:
                 check_id("session_id", session_id)
-                return await self.create(owner, session_id=session_id, deps=deps, **new)
+                context = await _create_or_find(self, wanted, session_id, deps=deps, **new)
         self._check_owner(context, wanted)
         return context
 
@@ -346,7 +347,7 @@ class SessionOpener:
             try:
                 return await self.find(session_id)
             except SessionNotFound:
-                return await self.create(parent.owner, session_id=session_id, parent=parent, history=history)
+                return await _create_or_find(self, parent.owner, session_id, parent=parent, history=history)
 
     async def _check_unused(self, session_id: str) -> None:
         """Refuse an id under which the journal has a session already."""
@@ -509,6 +510,17 @@ class Making:
             await opener.withdraw(context)  # noqa: ASYNC102 - it shields what it must, with a time limit
         elif self.ends:
             opener.running.lifecycle.let_go(context)
+
+
+async def _create_or_find(
+    opener: SessionOpener, owner: Sender, session_id: str, *, deps: object = None, **new: Unpack[NewSession]
+) -> SessionContext:
+    """A session that was not there; where a fork of this id was written meanwhile, that one."""
+    try:
+        return await opener.create(owner, session_id=session_id, deps=deps, **new)
+    except SessionExists:
+        await refuse_stranger(opener.running, session_id, owner)
+        return await opener.find(session_id, deps=deps)
 
 
 def _tree_of(parent: SessionContext | None, task: Task | None) -> SessionTree[SessionContext]:

@@ -110,11 +110,8 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
 
 
 def mark_restored(context: SessionContext, opened: Opened, records: Sequence[Record]) -> None:
-    """Say that a session came back; one for one question leaves the journal at its end, but for a task, whose answer may be asked for again."""
-    if context.log is None:
-        return
-    context.log.has_come_back = True
-    if not opened.transient:
+    """Have a session for one question leave the journal at its end again, but for a task, whose answer may be asked for again."""
+    if context.log is None or not opened.transient:
         return
     task_id = message_id_of(context.id)
     is_task = any(isinstance(record, Accepted) and record.message.id == task_id for record in records)

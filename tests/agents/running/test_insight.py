@@ -189,6 +189,78 @@ async def test_a_fork_of_a_new_sessions_handler_is_none_of_a_session_that_is_jus
     assert (kinds.count("Opened"), refused) == (1, [wanted])
 
 
+@pytest.fixture
+def hold_looks(monkeypatch):
+    """`hold_looks(journal, session_id)`: who looks whether there is such a session goes on, one after the other, when these events are set."""
+
+    def hold(journal, session_id):
+        head, gates = journal.head, (trio.Event(), trio.Event())
+        waiting = iter(gates)
+
+        async def look(agent, wanted):
+            found = await head(agent, wanted)
+            if wanted == session_id and (gate := next(waiting, None)) is not None:
+                await gate.wait()
+            return found
+
+        monkeypatch.setattr(journal, "head", look)
+        return gates
+
+    return hold
+
+
+@pytest.mark.parametrize("other", ["create", "ensure"])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_session_that_a_handler_makes_beside_a_fork_of_its_id_is_one(hold_looks, other, is_first):
+    """A handler waits for nobody who makes a session: which of the two the journal is given first is there, whole and alone."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        await agent.run("1", session=await agent.create_session("ada", session_id="s"))
+        make = {"create": agent.create_session, "ensure": agent.ensure_session}[other]
+        gates, taken = hold_looks(runtime.journal, "copy"), []
+
+        @agent.on_session
+        async def make_copy(session):
+            if session.id == "two":
+                taken.append(await is_refused(partial(make, "ada", session_id="copy")))
+
+        async def fork():
+            taken.append(await is_refused(partial(runtime.fork, "s", new_id="copy")))
+
+        async with trio.open_nursery() as nursery:
+            for call in (fork, partial(agent.create_session, "ada", session_id="two")):
+                nursery.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+            for gate in gates if is_first else gates[::-1]:
+                gate.set()
+                await trio.testing.wait_all_tasks_blocked()
+        kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
+        copy = await agent.open_session("copy")
+        assert kinds.count("Opened") == 1
+        assert [message.text for message in copy.history] == (["1", "one"] if is_first else [])
+        assert sum(taken) == (0 if other == "ensure" and is_first else 1)
+
+
+async def test_an_agent_that_starts_while_a_fork_is_written_makes_no_second_one(hold_looks):
+    """The fork is written without its agent, which then makes a session of that id."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        await agent.run("1", session=await agent.create_session("ada", session_id="s"))
+        runtime.stop("a")
+        await trio.testing.wait_all_tasks_blocked()
+        forks, creates = hold_looks(runtime.journal, "copy")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(is_refused, partial(runtime.fork, "s", new_id="copy"))
+            await trio.testing.wait_all_tasks_blocked()
+            creates.set()
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+            await agent.create_session("bob", session_id="copy")
+            forks.set()
+        copy = await agent.open_session("copy", owner="bob")
+        kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
+    assert (copy.history, kinds) == ((), ["Opened"])
+
+
 async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
     async with open_runtime(journal=f"sqlite:///{tmp_path}/j.db") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
@@ -199,14 +271,21 @@ async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent
         assert len(await runtime.journal.load("copy")) == len(await runtime.journal.load("s"))
 
 
+async def is_refused(call):
+    """Make a call; returns whether it heard that there is such a session."""
+    try:
+        await call()
+    except SessionExists:
+        return True
+    return False
+
+
 async def refusals(*calls):
     """Make calls at once; returns how many heard that there is such a session."""
     refused = []
 
     async def make(call):
-        try:
-            await call()
-        except SessionExists:
+        if await is_refused(call):
             refused.append(call)
 
     async with trio.open_nursery() as nursery:
