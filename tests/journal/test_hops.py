@@ -9,7 +9,7 @@ import attrs
 import pytest
 import trio
 
-from actgent.errors import Fenced, JournalFull, JournalSlow
+from actgent.errors import Fenced, JournalFull, JournalSlow, SessionExists
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Opened
 from actgent.journal.sqlite import SQLiteJournal
@@ -101,8 +101,8 @@ async def test_a_new_session_is_written_by_one_job(tmp_path, make_writer, jobs):
         assert head.root.session_id == "parent"
 
 
-async def test_a_session_that_begins_again_goes_on_where_it_was(tmp_path, make_writer):
-    """Nothing is overwritten where a step begins a session that stands in the storage, unknown to this process."""
+async def test_a_session_that_begins_again_is_refused(tmp_path, make_writer):
+    """Where it stands in the storage, unknown to this process; nothing is overwritten, and what begins beside it is written."""
     url = f"sqlite:///{tmp_path}/journal.db"
     async with open_journal(url) as journal:
         before = make_writer(journal, await journal.acquire())
@@ -112,12 +112,13 @@ async def test_a_session_that_begins_again_goes_on_where_it_was(tmp_path, make_w
         after = make_writer(journal, await journal.acquire())
         other = make_writer(journal, after.epoch, "other")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(after.open, 2.0)
             nursery.start_soon(other.open, 3.0)
+            with pytest.raises(SessionExists):
+                await after.open(2.0)
         await after.turn("again")
         assert await after.load() == before.confirmed + after.confirmed
         assert await other.load() == other.confirmed
-        assert journal.statistics.steps == 4
+        assert journal.statistics.steps == 3
 
 
 @pytest.mark.parametrize("error", [JournalFull("no room"), Fenced("no room")], ids=["full", "fenced"])

@@ -42,7 +42,8 @@ async def main():
             await journal.commit(Entry(session_id=f"s{number}", agent="a", records=records), epoch=epoch)
 
         for number in range(SESSIONS):
-            await write(number, Opened(owner=Sender("ada"), created_at=1.0))
+            if await journal.head("a", f"s{number}") is None:
+                await write(number, Opened(owner=Sender("ada"), created_at=1.0))
         print("ready", flush=True)
         step = 0
         for line in sys.stdin if not SIZE else iter(lambda: "", None):
