@@ -608,14 +608,14 @@ class Session(Generic[DataT_co]):
             JournalError: it is closed, and the journal does not know, or it cannot be looked for.
         """
         self._agent.check_loop("session.cancel_task()")
-        context, agents = self._context, self._services.delegation.agents
+        context, known = self._context, self._services.delegation
         tasks: Sequence[SessionContext] = ()
         try:
             await trio.lowlevel.checkpoint()
             if context.has_moved:
                 raise context.refusal
-            tasks = await find_tasks(agents, self._services.running.journal, context, task_id)
-            return await stop_tasks(context, tasks)
+            tasks = await find_tasks(known.agents, known.journal, context, task_id)
+            return await stop_tasks(known.agents, known.journal, context, tasks)
         except SessionMoved as moved:
             there = self._elsewhere(moved)
             was_at_work: bool = await there.removed("cancel_task", task_id, may_be_done=bool(tasks))
@@ -649,7 +649,7 @@ class Session(Generic[DataT_co]):
         whose agents do not run here, or that lack their deps, stay open, which the log says.
 
         Raises:
-            JournalError: they are closed, and the journal does not know: a crash before it works again opens them.
+            JournalError: they are closed, and the journal hears of it when it works: a crash before that opens them, to be closed again.
         """
         self._agent.check_loop("session.aclose()")
         try:

@@ -27,7 +27,7 @@ from actgent.journal.base import Entry, Journal
 from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.directory import Directory
-from actgent.runtime.sessions.lifecycle import write_end
+from actgent.runtime.sessions.closing import close_tree
 from actgent.runtime.sessions.naming import choose_id, id_in_tree
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import slot_lent
@@ -412,8 +412,10 @@ async def find_tasks(
     return () if asker.children is None else asker.children.tasks(task_id)
 
 
-async def stop_tasks(asker: SessionContext, tasks: Sequence[SessionContext]) -> bool:
-    """Close sessions of tasks, durable on return; False if all of them have told what they came to.
+async def stop_tasks(
+    agents: Directory, journal: Journal | None, asker: SessionContext, tasks: Sequence[SessionContext]
+) -> bool:
+    """Close sessions of tasks with all below them, durable on return; False if all of them have told what they came to.
 
     Raises:
         SessionMoved: another process goes on with them.
@@ -424,8 +426,7 @@ async def stop_tasks(asker: SessionContext, tasks: Sequence[SessionContext]) -> 
         if task.reports and asker.children is not None:
             asker.children.stop_report(child)
     for child in tasks:
-        for each in await host_of(child).close(child):
-            await write_end(each)
+        await close_tree(child, journal, agents.opener)
     return any(not asker.mail.has_accepted(report_id(child, task)) for child, task in stopped)
 
 

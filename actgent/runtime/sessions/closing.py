@@ -1,12 +1,21 @@
 """Trees of sessions that are closed, with what only the journal has of them since a restart or a move."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 
+import attrs
 import trio
 
-from actgent.errors import ActgentError, Fenced, JournalError, NotRunning, SessionClosed, SessionNotFound
+from actgent.errors import (
+    ActgentError,
+    Fenced,
+    JournalFailed,
+    JournalFull,
+    NotRunning,
+    SessionClosed,
+    SessionMoved,
+    SessionNotFound,
+)
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.sessions.context import SessionContext, host_of
@@ -15,8 +24,9 @@ from actgent.support.logs import Each, logger_of
 from .lifecycle import write_end
 from .opener import SessionOpener
 
+RETRY = 1.0
+"""Seconds after which a journal that failed is asked again."""
 _log = logger_of(__name__)
-_LEFT_OPEN = "what is below the closed session %s may stay open: %s"
 
 
 async def close_tree(
@@ -24,49 +34,76 @@ async def close_tree(
 ) -> None:
     """Close a session and all below it; no next start goes on with any of them. What is in memory is closed at the call.
 
-    Its own end is written behind those of all below it: who dies before that leaves it open, to be closed again.
+    Its own end is written behind those of all below it: who dies before that leaves it open, to be closed again. Where the
+    journal fails, or the caller is cancelled, that goes on by itself.
 
     Raises:
         JournalError: they are closed, and the journal does not know.
         SessionMoved: another process goes on with them.
     """
-    host, log = host_of(context), context.log
-    close_stored: Callable[[], Awaitable[None]] | None = None
-    if journal is not None and log is not None and log.has_come_back:  # else all below it is in memory
-        close_stored = partial(close_below, context.key, journal, opener_of)
-    with host.kept(context):
+    closing = _Closing(context, journal, opener_of)
+    with ExitStack() as keeping:
+        keeping.enter_context(host_of(context).kept(context))
         try:
-            closed = await host.close(context)
-            if close_stored is not None:
-                await close_stored()
-        except trio.Cancelled:
-            if close_stored is not None:
-                _go_on(context, opener_of, close_stored)
+            await closing.close_below()
+        except BaseException as error:
+            if not isinstance(error, SessionMoved | Fenced):
+                closing.go_on(keeping.pop_all())
             raise
-    for each in closed:
-        await write_end(each)
+    await write_end(context)
 
 
-def _go_on(
-    context: SessionContext,
-    opener_of: Callable[[str], SessionOpener],
-    close_stored: Callable[[], Awaitable[None]],
-) -> None:
-    """Close what is below without the caller, who was cancelled: the session is closed all the same."""
+@attrs.define(eq=False)
+class _Closing:
+    """A session that is closed, kept in memory until all below it is: its end is written then."""
 
-    async def close() -> None:
+    _context: SessionContext
+    _journal: Journal | None
+    _opener_of: Callable[[str], SessionOpener]
+    _below: Sequence[SessionContext] = attrs.field(init=False)
+    """What is in memory below it."""
+
+    def __attrs_post_init__(self) -> None:
+        self._below = self._context.family()[:0:-1]
+
+    async def close_below(self) -> None:
+        """Close the session in memory, and all below it durably; raises as `close_tree`."""
+        context, log = self._context, self._context.log
+        await host_of(context).close(context)
+        for each in self._below:
+            await write_end(each)
+        if self._journal is not None and log is not None and log.has_come_back:  # else all is in memory
+            await close_below(context.key, self._journal, self._opener_of)
+
+    def go_on(self, keeping: ExitStack) -> None:
+        """Close what is below without the caller."""
+        with suppress(NotRunning):
+            if self._opener_of(self._context.agent).running.runner.start_soon(self._close_at_last, keeping):
+                return
+        with keeping:
+            self._leave_open()  # its agent ends
+
+    async def _close_at_last(self, keeping: ExitStack) -> None:
         with keeping:
             try:
-                await close_stored()
-            except ActgentError as error:
-                _log.warning(_LEFT_OPEN, Each(context.id), Each(str(error)))
+                await self._close_patiently()
+            except BaseException as error:
+                self._leave_open()
+                if not isinstance(error, ActgentError):
+                    raise
+                _log.warning("the closed session %s stays open: %s", Each(self._context.id), Each(str(error)))
 
-    keeping = ExitStack()
-    keeping.enter_context(host_of(context).kept(context))
-    with suppress(NotRunning):
-        if opener_of(context.agent).running.runner.start_soon(close):
-            return
-    keeping.close()  # its agent ends
+    async def _close_patiently(self) -> None:
+        """Close what is below, again where the journal fails."""
+        while True:
+            with suppress(JournalFull, JournalFailed):
+                return await self.close_below()
+            await trio.sleep(RETRY)
+
+    def _leave_open(self) -> None:
+        """Forget the session without its end: the journal has it open, and whoever opens it may close all of it again."""
+        if not self._context.has_moved:
+            host_of(self._context).discard(self._context)
 
 
 async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
@@ -77,25 +114,22 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
         waiting = [head.key for head in below]
         for head in below:
             if not head.closed:
-                await _close_stored(head.key, opener_of)
+                await _close_stored(head.key, journal, opener_of)
 
 
-async def _close(context: SessionContext) -> None:
-    for closed in await host_of(context).close(context):
-        await write_end(closed)
-
-
-async def _close_stored(key: SessionKey, opener_of: Callable[[str], SessionOpener]) -> None:
-    """Close a session that the journal has, by its agent: who waits for something in it hears of the end."""
+async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:
+    """Close a session that the journal has, by its agent, durably: who waits for something in it hears of the end."""
     try:
         context = await opener_of(key.agent).find(key.session_id)
-    except (Fenced, JournalError):
+    except (Fenced, JournalFull, JournalFailed):
         raise
     except (SessionClosed, SessionNotFound):
+        await journal.head(*key)  # perhaps somebody else has just closed it: that is written first
         return
     except ActgentError as error:
         _log.warning(
             "session %s stays open, above which all is closed: %s", Each(key.session_id), Each(str(error))
         )
         return
-    await _close(context)
+    for closed in await host_of(context).close(context):
+        await write_end(closed)

@@ -1,10 +1,13 @@
 """Trees that are closed when only their roots are in memory, as after a restart."""
 
+from contextlib import suppress
+
+import pytest
 import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
-from actgent.errors import SessionClosed
+from actgent.errors import JournalFailed, SessionClosed
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.wrapped import WrappedJournal
 
@@ -70,6 +73,27 @@ async def test_a_tree_is_closed_that_the_journal_alone_has(autojump_clock):
             assert await runtime.approvals() == ()
         await trio.sleep(4000)
         assert await open_ones(journal) == []
+
+
+async def test_a_task_that_is_stopped_after_a_restart_ends_with_all_below_it(autojump_clock):
+    """Also with what the journal alone has."""
+    async with MemoryJournal().running() as journal:
+        clerk, helper, _ = make_agents()
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (clerk, helper):
+                await runtime.start(agent)
+            root = await clerk.create_session("ada", session_id="root")
+            task_id = await root.delegate("helper", "go", task_id="t1")
+            await (await helper.open_session("t1")).wait_idle()
+            below = await helper.open_session("t1")
+            last = await clerk.create_session("ada", "hello", session_id="last", parent=below)
+            await last.wait_idle()
+        clerk, helper, _ = make_agents()
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (clerk, helper):
+                await runtime.start(agent)
+            assert await (await clerk.open_session("root")).cancel_task(task_id)
+            assert await open_ones(journal) == ["root"]
 
 
 async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
@@ -201,3 +225,67 @@ async def test_a_crash_in_the_middle_of_a_close_leaves_it_to_be_done_again(autoj
                 await trio.sleep(0.5)
         assert all("root" in each for each in open_at_a_look if each)
         assert ["last", "root", "waits"] in open_at_a_look
+
+
+class FailsBelow(WrappedJournal):
+    """Cannot say what is below sessions for a time, or cannot read the last one."""
+
+    works, fails_to_load = False, False
+
+    async def children_of(self, keys):
+        if not (self.works or self.fails_to_load):
+            raise JournalFailed("the disk is away")
+        return await super().children_of(keys)
+
+    async def load_tail(self, session_id, *, agent):
+        if self.fails_to_load and session_id == "last" and not self.works:
+            raise JournalFailed("the disk is away")
+        return await super().load_tail(session_id, agent=agent)
+
+
+@pytest.mark.parametrize("fails_to_load", [True, False])
+async def test_a_close_that_the_journal_fails_goes_on_when_it_works(autojump_clock, fails_to_load):
+    """Until then the session above is open in it: nothing below stays open that nobody could close any more."""
+    async with MemoryJournal().running() as inner:
+        await make_tree(inner)
+        clerk, helper, heard = make_agents()
+        journal = FailsBelow(inner)
+        journal.fails_to_load = fails_to_load
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            with pytest.raises(JournalFailed):
+                await root.aclose()
+            await trio.sleep(60)
+            assert {"last", "root"} <= {*await open_ones(inner)}
+            journal.works = True
+            await trio.sleep(60)
+            assert await open_ones(inner) == []
+            assert ("stopped", "waits", "m1") in heard
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_close_that_failed_until_the_end_is_done_again_after_a_restart(autojump_clock, is_cancelled):
+    """The session above is open then, whatever of those below is closed."""
+    async with MemoryJournal().running() as inner:
+        await make_tree(inner)
+        clerk, helper, _ = make_agents()
+        journal = FailsBelow(inner)
+        journal.fails_to_load = True
+        async with open_runtime(journal=journal) as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            with trio.move_on_after(1) as scope, suppress(JournalFailed):
+                if is_cancelled:
+                    scope.cancel()
+                await root.aclose()
+            await trio.sleep(10)
+        assert await open_ones(inner) == ["last", "root"]
+        clerk, helper, _ = make_agents()
+        async with open_runtime(journal=inner) as runtime:
+            for agent in (helper, clerk):
+                await runtime.start(agent)
+            await (await clerk.open_session("root")).aclose()
+        assert await open_ones(inner) == []
