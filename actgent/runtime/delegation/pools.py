@@ -24,6 +24,7 @@ from actgent.errors import NotRunning, SessionClosed, SessionExists, SessionNotF
 from actgent.errors.wording import safe_words
 from actgent.journal.records import (
     NO_LIMITS,
+    REFUSED,
     Answered,
     Closed,
     Ended,
@@ -347,8 +348,8 @@ def _answer_of(task: PoolTask, records: Sequence[Record]) -> Answered:
     message_id = message_id_of(task.session_id)
     if (answered := answer_in(records)) is not None:
         return answered
-    for each in records:
-        if isinstance(each, Ended) and each.message_id == message_id and each.failed is not None:
+    for each in reversed(records):  # one that was refused came again, and what became of that stands behind
+        if isinstance(each, Ended) and each.message_id == message_id and each.failed not in (None, REFUSED):
             return Answered(message_id=message_id, text=each.words, failed=each.failed)
     return Answered(message_id=message_id, text="it was closed before it answered", failed="stopped")
 
