@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -39,6 +40,7 @@ from .unit import (
     Recalled,
     Source,
     check_metadata,
+    checked_id,
     checked_importance,
     checked_name,
     checked_text,
@@ -62,7 +64,7 @@ _CHANGES: Mapping[str, Callable[[Any], Any]] = {
     "is_kept": bool,
     "is_shared": bool,
     "agent": clean,
-    "session_id": clean,
+    "session_id": partial(checked_id, "session_id"),
     "message_id": clean,
     "valid_from": lambda at: checked_time("valid_from", at),
     "valid_until": lambda at: checked_time("valid_until", at),
@@ -150,7 +152,8 @@ class Memories(LastingMemories):
         was forgotten since. With `is_unique` a memory of the same kind and words is returned in place of a second one.
 
         Raises:
-            ConfigurationError: one of these is wrong, or the owner's name is longer than 1,000 bytes of JSON.
+            ConfigurationError: one of these is wrong, the owner's name is longer than 1,000 bytes of JSON, or `key`, `session_id` or a
+                name of the metadata longer than 1,600 in UTF-8.
             MemoriesFull: the owner has as many as may be, and all of them are kept.
             MemoriesFailed: it could not be written.
         """
@@ -175,7 +178,7 @@ class Memories(LastingMemories):
         at = self._now()
         check_owner(owner)
         unit = MemoryUnit(id=_new_id(), owner=owner, created_at=at, last_used=at, **_checked(fields))
-        return Put(unit=unit, key=clean(key), is_unique=is_unique)
+        return Put(unit=unit, key=checked_id("key", key), is_unique=is_unique)
 
     async def update(
         self, memory_id: str, text: str | None = None, *, owner: Sender | str, key: str = "", **changes: Any
@@ -206,7 +209,7 @@ class Memories(LastingMemories):
             new_id=_new_id(),
             changes=_checked(changes),
             now=self._now(),
-            key=clean(key),
+            key=checked_id("key", key),
         )
 
     async def forget(self, *ids: str, owner: Sender | str, wanted: MemoryFilter | None = None) -> int:
@@ -366,9 +369,10 @@ class Memories(LastingMemories):
         """Note something for an owner, which leaves with the owner; returns what is noted there then.
 
         Raises:
-            ConfigurationError: the owner's name is too long.
+            ConfigurationError: the owner's name, or this one, is too long.
         """
         check_owner(owner)
+        checked_id("a mark's name", name)
         return cast(str, await self._store.write(SetMark(owner=owner, name=name, value=value, once=once)))
 
     async def marks(self, owner: Sender, prefix: str = "") -> dict[str, str]:
@@ -408,7 +412,10 @@ class Memories(LastingMemories):
         if forgotten:
             scope = Scope(owner, with_shared=False)
             todo.append(ForgetThese(scope=scope, ids=[clean(each) for each in forgotten]))
-        todo += [SetMark(owner=owner, name=name, value=value) for name, value in (marks or {}).items()]
+        todo += [
+            SetMark(owner=owner, name=checked_id("a mark's name", name), value=value)
+            for name, value in (marks or {}).items()
+        ]
         results = cast(list[Any], await self._store.write(Together(todo)))
         return results[: len(puts) + len(changes)]
 
@@ -476,7 +483,8 @@ def _checked(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _checked_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     check_metadata(metadata)
     return {
-        clean(name): clean(value) if isinstance(value, str) else value for name, value in metadata.items()
+        checked_id("a name of metadata", name): clean(value) if isinstance(value, str) else value
+        for name, value in metadata.items()
     }
 
 

@@ -15,6 +15,8 @@ from actgent.messages import Sender
 LONGEST_TEXT = 8_000
 """Characters of a memory: a fact or an episode, not a document."""
 LONGEST_NAME = 200
+LONGEST_ID = 1_600
+"""Bytes of what memories are found by; with an owner beside it, a row of an index in PostgreSQL has at most 2,704."""
 Source = Literal["words", "vectors", "worth"]
 """How a memory was found: by its words, by what it means, or, without a question, since it is worth the most."""
 
@@ -143,6 +145,20 @@ def checked_text(text: object) -> str:
 def clean(text: str) -> str:
     """A text without NUL and halves of surrogates."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def checked_id(what: str, text: str) -> str:
+    """A text by which memories are found, as databases take it.
+
+    Raises:
+        ConfigurationError: no index of PostgreSQL takes it beside an owner.
+    """
+    cleaned = clean(text)
+    if (size := len(cleaned.encode())) > LONGEST_ID:
+        raise ConfigurationError(
+            f"{what} {cleaned[:20]!r}... has {size:,} bytes in UTF-8, and {LONGEST_ID:,} may be: pass a shorter one, such as a digest of it"
+        )
+    return cleaned
 
 
 def checked_name(what: str, name: object) -> str:

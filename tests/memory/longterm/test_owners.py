@@ -79,6 +79,33 @@ async def _deed(memories, rng, owner, memory_id):
         return []
 
 
+async def test_what_memories_are_found_by_is_bounded_by_each_database_alike(memories):
+    """A key, a session, a name of metadata and of a mark; nothing is remembered, and the longest that may be are as any others."""
+    rng = random.Random(8)
+    longest = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=1_600))
+    owner, long, wide = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=980)), longest + "x", "ü" * 801
+    made = await memories.remember(
+        "likes tea", owner=owner, session_id=longest, key=longest, metadata={longest: 1}
+    )
+    await memories.mark(Sender(owner), longest, "1")
+    for name in (long, wide):
+        for writing in (
+            memories.remember("likes milk", owner=owner, key=name),
+            memories.remember("likes milk", owner=owner, session_id=name),
+            memories.remember("likes milk", owner=owner, metadata={name: 1}),
+            memories.update(made.id, "likes milk", owner=owner, key=name),
+            memories.mark(Sender(owner), name, "1"),
+            memories.change_together(Sender(owner), new=[{"text": "likes milk"}], marks={name: "1"}),
+            memories.change_together(Sender(owner), new=[{"text": "likes milk"}], key=name),
+        ):
+            with pytest.raises(ConfigurationError, match="bytes in UTF-8, and 1,600 may be"):
+                await writing
+    assert await memories.remember("likes tea", owner=owner, key=longest) == made
+    assert [each.text for each in await memories.export(owner)] == ["likes tea"]
+    wanted = MemoryFilter(sessions=[longest])
+    assert [each.id for each in await memories.page(owner=owner, wanted=wanted)] == [made.id]
+
+
 async def test_an_owner_that_no_index_takes_is_refused_by_each_database_alike(memories):
     """Nothing is remembered of it, and nothing is found; the longest that may be is as any other."""
     rng = random.Random(7)
