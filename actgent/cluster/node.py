@@ -388,9 +388,9 @@ class Node:
                 await trio.sleep(AGAIN)
         for do in todo:
             self._act(self.ownership.counted(do.partition, do.epoch))
-        taken = frozenset(do.partition for do in todo)
-        self.figures.end_takeovers(taken, self.name, self._runtime.stream)
-        self.nursery.start_soon(self._take_up, taken)
+        self.figures.end_takeovers({do.partition for do in todo}, self.name, self._runtime.stream)
+        here = [do.partition for do in todo if self.ownership.has_sessions(do.partition, do.epoch)]
+        self.nursery.start_soon(self._take_up, frozenset(here))
 
     async def _take_up(self, taken: frozenset[int]) -> None:
         while True:

@@ -88,6 +88,11 @@ class Ownership:
         known = self._partitions[partition]
         return known.state is PartitionState.OWNED and known.has_sessions
 
+    def has_sessions(self, partition: int, epoch: int) -> bool:
+        """True if sessions of the partition live here in this epoch, or are to."""
+        known = self._partitions[partition]
+        return known.has_sessions and known.epoch == epoch
+
     # --- what the others say ---------------------------------------------------------------
 
     def look(self, places: Sequence[Placement]) -> list[Do]:
@@ -111,7 +116,7 @@ class Ownership:
         going = []
         for number, place in enumerate(places):
             known = self._partitions[number]
-            is_misplaced = self.serves(number) and place.owner != self.node
+            is_misplaced = self._may_be_clean(number) and place.owner != self.node
             known.misplaced = known.misplaced + 1 if is_misplaced else 0
             if known.misplaced >= LOOKS:
                 going.append(number)
@@ -125,15 +130,21 @@ class Ownership:
         """The node is to end: let everything go."""
         todo = []
         for number, known in enumerate(self._partitions):
-            if self.serves(number):
+            if self._may_be_clean(number):
                 todo.append(self._leave(number))
             elif known.state in (
                 PartitionState.STANDBY,
                 PartitionState.TAKING,
                 PartitionState.OWNED,
-            ):  # not clean, where it was not taken up
+            ):  # not clean, where it was not taken up, or nobody knows yet whose death it counts
+                known.has_sessions = known.has_sessions and known.is_counted
                 todo += self._give_up(number)
         return todo
+
+    def _may_be_clean(self, number: int) -> bool:
+        """True for one that is served, and whose next owner has no death to count before that one's own."""
+        known = self._partitions[number]
+        return self.serves(number) and (known.is_counted or known.left_clean)
 
     def _leave(self, number: int) -> Do:
         known = self._partitions[number]

@@ -14,7 +14,7 @@ from actgent.cluster.placement import Placement
 from actgent.errors import JournalFailed
 
 
-@attrs.define
+@attrs.define(slots=False)
 class Journal:
     """A journal whose database is away some times; `meanwhile` is the epoch that is ours when it is there again."""
 
@@ -71,3 +71,51 @@ async def test_what_was_taken_again_meanwhile_is_not_given_back(autojump_clock):
     await node._give_back(Do("give_back", 0, 1))
     assert journal.given == []
     assert journal.owned == {0: 3}
+
+
+class Counting:
+    """A quarantine that counts when it is told to."""
+
+    def __init__(self):
+        self.begun, self.goes_on = trio.Event(), trio.Event()
+
+    async def count(self, numbers, agents, *, have_died):
+        self.begun.set()
+        await self.goes_on.wait()
+
+
+class Runtime:
+    """Notes of which partitions something is taken up."""
+
+    agents, stream = (), None
+
+    def __init__(self):
+        self.asked = []
+
+    async def take_up(self, is_taken, *, choose):
+        await trio.lowlevel.checkpoint()
+        self.asked.append([each for each in range(2) if is_taken(each)])
+
+
+async def test_a_node_that_ends_while_it_counts_takes_up_nothing_that_the_next_one_is_to_count(
+    autojump_clock,
+):
+    """What has not to be counted goes on until it has left, as far as its drain lets it."""
+    journal, runtime, counting = Journal(fails=0, count=2), Runtime(), Counting()
+    journal.partition_of = lambda number: number
+    node = Node(
+        "one", pool="p", journal=journal, link=BrokerLink(parse_broker("amqp://127.0.0.1"), name="one")
+    )
+    node.ownership = mine = Ownership("one", 2)
+    node._runtime, node._quarantine, node._requests = runtime, counting, {0: Requests(), 1: Requests()}
+    mine.look([Placement("one", "")] * 2)
+    todo = []
+    for number, was_clean in enumerate((False, True)):
+        mine.delivered(number)
+        todo += mine.taken(number, 1, was_clean=was_clean)
+    async with trio.open_nursery() as node.nursery:
+        node.nursery.start_soon(node._recover, todo)
+        await counting.begun.wait()
+        assert mine.leave_all() == [Do("close_channel", 0), Do("drain", 1, 1)]
+        counting.goes_on.set()
+    assert runtime.asked == [[1]]

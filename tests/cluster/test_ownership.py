@@ -87,6 +87,11 @@ class Node:
         self.counted.add((do.partition, do.epoch))
         return self.ownership.counted(do.partition, do.epoch)
 
+    def has_counted(self, number, epoch):
+        """True if the next owner needs not know how this one got it."""
+        place = number, epoch
+        return self.world.recovered[place] and (place in self.counted or self.left_clean[place])
+
     def serve(self, do):
         place = do.partition, do.epoch
         assert place in self.counted, "requests are begun before what is unfinished is counted"
@@ -109,7 +114,7 @@ class Node:
         if self.epochs.get(number) == do.epoch:
             del self.epochs[number]
             self.world.clean[number] |= self.world.epoch[number] == do.epoch
-            if self.world.recovered[number, do.epoch] and self.world.epoch[number] == do.epoch:
+            if self.has_counted(number, do.epoch) and self.world.epoch[number] == do.epoch:
                 self.world.cut_off.discard(number)
         self.say(self.ownership.given_back, number, do.epoch)
 
@@ -263,6 +268,7 @@ def test_a_partition_goes_from_one_node_to_the_next():
     assert mine.look(PLACES) == [Do("subscribe", 0), Do("subscribe", 1)]
     assert mine.delivered(1) == [Do("take", 1)]
     assert mine.taken(1, 1, was_clean=False) == [Do("recover", 1, 1, was_clean=False)]
+    assert mine.counted(1, 1) == [Do("serve", 1, 1, was_clean=False)]
     assert mine.serves(1)
     assert mine.look(PLACES) == []
     assert mine.look(PLACES) == [Do("drain", 1, 1)]
@@ -334,6 +340,51 @@ def test_an_owner_that_comes_back_waits_for_the_turns_that_were_cut():
     assert mine.delivered(0) == []
     assert mine.turns_ended(0, 1) == [Do("take", 0)]
     assert mine.taken(0, 3, was_clean=False) == [Do("recover", 0, 3, was_clean=False)]
+
+
+def test_a_partition_does_not_move_before_what_its_dead_owner_left_is_counted():
+    """It would be given back as if nobody had died."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(1)
+    mine.taken(1, 1, was_clean=False)
+    assert [mine.look(PLACES) for _ in range(4)] == [[]] * 4
+    mine.counted(1, 1)
+    assert [mine.look(PLACES) for _ in range(2)] == [[], [Do("drain", 1, 1)]]
+
+
+def test_a_node_that_ends_gives_nothing_back_whose_dead_owner_nobody_has_counted():
+    """The next one counts; here it begins nothing more, though that ends later."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    for number, was_clean in enumerate((False, True)):
+        mine.delivered(number)
+        mine.taken(number, 1, was_clean=was_clean)
+    assert mine.has_sessions(0, 1)
+    assert mine.leave_all() == [Do("close_channel", 0), Do("drain", 1, 1)]
+    assert mine.state(0) is PartitionState.AWAY
+    assert mine.counted(0, 1) == []
+    assert not mine.has_sessions(0, 1)
+    assert mine.turns_ended(1, 1) == [Do("give_back", 1, 1)]
+
+
+def test_whether_the_last_owner_left_it_clean_is_told_once_in_an_epoch():
+    """By the first time that requests are dealt with: those that come again after that are of connections that were lost."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=False)
+    assert mine.counted(0, 1) == [Do("serve", 0, 1, was_clean=False)]
+    mine.connection_lost()
+    mine.connected()
+    mine.delivered(0)
+    assert mine.kept(0) == [Do("serve", 0, 1)]
+    mine.fenced(0, 1)
+    mine.turns_ended(0, 1)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 3, was_clean=False)
+    assert mine.counted(0, 3) == [Do("serve", 0, 3, was_clean=False)]
 
 
 def test_a_node_that_ends_lets_everything_go():
