@@ -181,7 +181,10 @@ class BrokerTransport(Transport):
     async def call(self, request: RemoteRequest) -> Any:
         request, over = _of_cluster(request), trio.current_time() + _room_of(request)
         if request.operation == "interrupt":
-            request = await self._naming_turn(request)
+            named = await self._naming_turn(request)
+            if named is None:
+                return None
+            request = named
         while True:
             try:
                 return await self._call(_within(request, over - trio.current_time()))
@@ -190,8 +193,11 @@ class BrokerTransport(Transport):
                     raise
             await trio.lowlevel.checkpoint()
 
-    async def _naming_turn(self, request: RemoteRequest) -> RemoteRequest:
-        """The same request with the message whose turn it is to stop: delivered again, it may not stop the next one."""
+    async def _naming_turn(self, request: RemoteRequest) -> RemoteRequest | None:
+        """The same request with the message whose turn it is to stop; None where nothing runs, and so nothing is to be stopped.
+
+        Delivered again, one that names none stops whatever runs by then.
+        """
         body = request.body or {}
         if body.get("message_id") is not None or body.get("drop_queued"):
             return request
@@ -200,12 +206,10 @@ class BrokerTransport(Transport):
         except ConnectionLost as lost:
             lost.was_sent = False  # nothing was stopped so far
             raise
-        turn = known.get("turn")
-        return (
-            request
-            if turn is None
-            else attrs.evolve(request, body={**body, "message_id": turn["message_id"]})
-        )
+        if "turn" not in known:  # it is closed, or its agent does not run: its owner says so
+            return request
+        turn = known["turn"]
+        return turn and attrs.evolve(request, body={**body, "message_id": turn["message_id"]})
 
     async def _call(self, request: RemoteRequest) -> Any:
         with self._conversation() as (known, pieces):

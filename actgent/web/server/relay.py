@@ -169,8 +169,9 @@ class RelayedResponse(Response):
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
-            if not self._is_repeatable:
-                await self._name_turn()
+            if not (self._is_repeatable or await self._name_turn()):
+                await Response(status_code=_NO_CONTENT)(scope, receive, send)
+                return
             form, session_id = self._form(), self._place()
             if self._endpoint.answer is say and self._wait:
                 await self._say_and_wait(form, session_id, send)
@@ -198,17 +199,22 @@ class RelayedResponse(Response):
             body=None if verb in ("GET", "DELETE") else orjson.dumps(self._body),
         )
 
-    async def _name_turn(self) -> None:
-        """Have a stop say the message whose turn it is to stop: delivered again, it may not stop the next one.
+    async def _name_turn(self) -> bool:
+        """Have a stop say the message whose turn it is to stop; False where nothing runs, and so nothing is to be stopped.
+
+        Delivered again, one that names none stops whatever runs by then.
 
         Raises:
             Problem: nobody says which turn runs; nothing was stopped.
         """
         place, kept = self._call.address.removesuffix("/interrupt"), _Kept()
         await self._hand_on(self._asking(place, 0), self._place(), 0, kept.send)
-        turn = orjson.loads(kept.data).get("turn") if kept.status == _OK else None
-        if turn is not None:
-            self._body["message_id"] = turn["message_id"]
+        known = orjson.loads(kept.data) if kept.status == _OK else {}
+        if "turn" not in known:  # it is closed, or its agent does not run: its owner says so
+            return True
+        if known["turn"] is not None:
+            self._body["message_id"] = known["turn"]["message_id"]
+        return known["turn"] is not None
 
     def _place(self) -> str:
         """The session whose owner is asked."""
