@@ -20,7 +20,14 @@ import psycopg
 from actgent.errors import ConfigurationError, Fenced, JournalFailed
 from actgent.journal.base import Entry, Snapshot
 from actgent.journal.opening import open_journal
-from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, statements
+from actgent.journal.postgres import (
+    PartitionedJournal,
+    PartitionsLost,
+    layout,
+    read_cluster_tables,
+    read_dead,
+    statements,
+)
 from actgent.journal.postgres.partitions import SLOTS, partition_of_slot, slot_of, slots_of
 from actgent.journal.records import Accepted, Changed, Closed, Due
 from actgent.messages import Message, Sender, Text
@@ -535,3 +542,16 @@ async def test_who_owns_what_is_asked_again_of_a_server_that_starts(link, nurser
                 link.cut()
                 await ask()
             assert list(journal.owned) == [1]
+
+
+async def test_a_person_who_asks_waits_for_a_server_that_starts(link, nursery):
+    """By a command, beside nodes that wait for it, too."""
+    link, url = link
+    async with open_node(url, "a"):
+        pass
+    asks = (read_dead(url), read_cluster_tables(url, "default"), layout.read_layout(url, "default"))
+    with trio.fail_after(60):
+        for asked in asks:
+            await nursery.start(link.start_up)
+            await asked
+            assert not link.is_starting

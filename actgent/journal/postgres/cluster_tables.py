@@ -1,9 +1,10 @@
 """What the tables of a cluster say, for people who look at it from outside of its nodes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import attrs
 import psycopg
@@ -13,7 +14,7 @@ import trio
 from actgent.errors import ConfigurationError
 from actgent.support.postgres_address import split_schema
 
-from .connecting import OPTIONS, SETTINGS, Connection, errors_translated, one_row
+from .connecting import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
 _UNFINISHED = (
@@ -28,6 +29,7 @@ _DEAD = (
 _REQUEST = "SELECT request FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
 _NOTE_RETRIED = "UPDATE dead SET retried_as = %s WHERE session_id = %s AND agent = %s AND message_id = %s"
 _DROP = "DELETE FROM dead WHERE session_id = %s AND agent = %s AND message_id = %s"
+T = TypeVar("T")
 
 
 @attrs.frozen(kw_only=True)
@@ -80,16 +82,14 @@ async def read_cluster_tables(url: str, pool: str) -> ClusterTables:
         ConfigurationError: the address is none, or there are no such tables, or they are of an older release.
         JournalFailed: it cannot be read.
     """
-    address, schema = split_schema(url, default="actgent", owner="the journal")
-    return await trio.to_thread.run_sync(_read, address, schema, pool)
+    return await run_connected(url, _read, pool)
 
 
-def _read(address: str, schema: str, pool: str) -> ClusterTables:
-    with connected(address, schema) as connection:
-        rows = connection.execute(_PARTITIONS, (pool,)).fetchall()
-        unfinished = connection.execute(_UNFINISHED).fetchall()
-        (suspects,) = one_row(connection, "SELECT count(*) FROM suspects")
-        (dead,) = one_row(connection, "SELECT count(*) FROM dead")
+def _read(connection: Connection, pool: str) -> ClusterTables:
+    rows = connection.execute(_PARTITIONS, (pool,)).fetchall()
+    unfinished = connection.execute(_UNFINISHED).fetchall()
+    (suspects,) = one_row(connection, "SELECT count(*) FROM suspects")
+    (dead,) = one_row(connection, "SELECT count(*) FROM dead")
     known = tuple(map(_to_row, rows))
     return ClusterTables(
         partitions=known,
@@ -129,23 +129,31 @@ async def drop_dead(url: str, message: DeadMessage) -> None:
 
 
 async def _run(url: str, sql: str, *values: str) -> list[tuple[Any, ...]]:
+    return await run_connected(url, _execute, sql, values)
+
+
+def _execute(connection: Connection, sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    cursor = connection.execute(sql, values)
+    return cursor.fetchall() if cursor.description else []
+
+
+async def run_connected(url: str, fn: Callable[..., T], *args: object) -> T:
+    """Run `fn(connection, ...)` in a thread on a connection to the schema of a cluster, as soon as a server that starts lets anybody in.
+
+    Raises as `read_cluster_tables`.
+    """
     address, schema = split_schema(url, default="actgent", owner="the journal")
-    return await trio.to_thread.run_sync(_execute, address, schema, sql, values)
 
+    def run() -> T:
+        with _connected(address, schema) as connection:
+            return fn(connection, *args)
 
-def _execute(address: str, schema: str, sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    with connected(address, schema) as connection:
-        cursor = connection.execute(sql, values)
-        return cursor.fetchall() if cursor.description else []
+    return await patiently(partial(trio.to_thread.run_sync, run), is_not_yet)
 
 
 @contextmanager
-def connected(address: str, schema: str) -> Iterator[Connection]:
-    """A connection to the schema of a cluster; raises as `read_cluster_tables`."""
-    with (
-        errors_translated(),
-        psycopg.connect(address, autocommit=True, options=OPTIONS, **SETTINGS) as connection,
-    ):
+def _connected(address: str, schema: str) -> Iterator[Connection]:
+    with errors_translated(), connection_to(address) as connection:
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(psycopg.sql.Identifier(schema)))
         try:
             yield connection

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import attrs
-import trio
 
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import quoted
-from actgent.support.postgres_address import split_schema
 
-from .cluster_tables import connected
+from .cluster_tables import run_connected
 from .connecting import Connection, in_transaction
 from .partitions import check_partitions, partition_of_slot, slots_of
 
@@ -119,13 +117,7 @@ async def forget_host(url: str, pool: str, agent: str) -> bool:
 
 
 async def _run(url: str, fn: Callable[..., T], *args: object) -> T:
-    address, schema = split_schema(url, default="actgent", owner="the journal")
-
-    def run() -> T:
-        with connected(address, schema) as connection:
-            return in_transaction(connection, fn, *args)
-
-    return await trio.to_thread.run_sync(run)
+    return await run_connected(url, in_transaction, fn, *args)
 
 
 # --- in a thread -----------------------------------------------------------------------------
