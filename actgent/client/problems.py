@@ -27,6 +27,7 @@ from actgent.errors import (
     TooManySchedules,
     UsageError,
 )
+from actgent.errors.printable import quoted
 
 from .transport import Refused, RemoteRequest
 
@@ -82,13 +83,25 @@ def _missing(refused: Refused, request: RemoteRequest) -> ActgentError:
     if request.operation == "post_decision":
         return ApprovalNotFound(request.part, request.session_id)
     if request.operation == "get_agent" or "agent" in refused.fields:
-        return NotRunning(request.part or str(refused.fields.get("agent", "")))
+        return _not_hosted(refused, request.part or str(refused.fields.get("agent", "")))
     return SessionNotFound(request.agent, request.session_id)
 
 
+def _not_hosted(refused: Refused, agent: str) -> NotRunning:
+    hosted = refused.fields.get("agents")
+    known = [str(each) for each in hosted] if isinstance(hosted, list) else []
+    return NotRunning(agent, known, pool=refused.pool, is_elsewhere=True)
+
+
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
+    if "agent" in refused.fields:
+        return _not_hosted(refused, str(refused.fields["agent"]))
     if request.agent:
-        return reworded(NotRunning, refused.detail or str(NotRunning(request.agent)), agent=request.agent)
+        words = (
+            refused.detail
+            or f"agent {quoted(request.agent)} cannot answer now: ask again later; the server's log says why"
+        )
+        return reworded(NotRunning, words, agent=request.agent)
     return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
 
 

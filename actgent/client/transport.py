@@ -108,6 +108,8 @@ class Refused(Exception):
         self.status = status
         self.fields = fields
         """What it says besides."""
+        self.pool = ""
+        """Of nodes, one of which was asked; empty for a server."""
         self.is_repeated = False
         """True: the request may have had its effect before, though it was sent once."""
 

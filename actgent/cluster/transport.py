@@ -189,6 +189,7 @@ class BrokerTransport(Transport):
             try:
                 return await self._call(_within(request, over - trio.current_time()))
             except Refused as refused:
+                refused.pool = self._pool
                 if refused.kind != "inbox-full" or trio.current_time() >= over:
                     raise
             await trio.lowlevel.checkpoint()

@@ -96,6 +96,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .printable import quoted, shown
 
+_MOST_NAMED = 20
+"""Names that an error lists, at most."""
+
 
 class ActgentError(Exception):
     """Everything that actgent raises on purpose."""
@@ -199,20 +202,35 @@ class UsageError(ActgentError, RuntimeError):
 class NotRunning(UsageError):
     """The agent is not running: its `async with` block is not open."""
 
-    def __init__(self, agent: str, running: Iterable[str] = (), *, pool: str = "") -> None:
-        """Args: `running` are the names of those that run in its place, where it was asked for by its name; `pool` is one that nobody hosts."""
+    def __init__(
+        self, agent: str, running: Iterable[str] = (), *, pool: str = "", is_elsewhere: bool = False
+    ) -> None:
+        """Args: `running` are the names of those that run in its place, where it was asked for by its name; `pool` is one that nobody hosts.
+
+        With `is_elsewhere` another process was asked: a node of the pool, or without one a server.
+        """
         self.agent = agent
-        if pool:
-            super().__init__(
-                f"agent {quoted(agent)} is not running: no node of pool {quoted(pool)} was ever at this broker; look at "
+        if is_elsewhere:
+            why = _not_hosted(agent, tuple(running), pool)
+        elif pool:
+            why = (
+                f"no node of pool {quoted(pool)} was ever at this broker; look at "
                 "pool= of its PoolAgent, or start a node with open_runtime(broker=, pool=)"
             )
-            return
-        close = difflib.get_close_matches(agent, list(running), 1)
-        meant = f"did you mean {close[0]!r}? Else " if close else ""
-        super().__init__(
-            f"agent {quoted(agent)} is not running: {meant}open it with `async with agent:` or `await runtime.start(agent)`"
-        )
+        else:
+            close = difflib.get_close_matches(agent, list(running), 1)
+            like = f"did you mean {close[0]!r}? Else " if close else ""
+            why = f"{like}open it with `async with agent:` or `await runtime.start(agent)`"
+        super().__init__(f"agent {quoted(agent)} is not running: {why}")
+
+
+def _not_hosted(agent: str, hosted: Sequence[str], pool: str) -> str:
+    """Say who was asked for an agent in vain, which one of theirs may be meant, and what to do."""
+    who = f"no node of pool {quoted(pool)} hosts it" if pool else "the server does not host it"
+    named = f"{', '.join(map(quoted, hosted[:_MOST_NAMED]))}{', ...' * (len(hosted) > _MOST_NAMED)}"
+    known = meant(agent, hosted) or (f"hosted there: {named}." if hosted else "")
+    else_do = "start a node that does, or look at pool=" if pool else "start it there, or look at the address"
+    return f"{who}; {known} Else {else_do}" if known else f"{who}; {else_do}"
 
 
 class OutsideTrio(UsageError):

@@ -161,7 +161,7 @@ _ROWS = (
     _Row(LimitReached, "limit-reached", _bound),
     _Row(Suspended, "suspended", _waiting),
     _Row(WouldDeadlock, "conflict"),
-    _Row(NotRunning, "unavailable"),
+    _Row(NotRunning, "unavailable", lambda error: {"agent": error.agent}),
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),

@@ -107,7 +107,10 @@ class Reach:
         try:
             return self.runtime.agents.opener(agent)
         except NotRunning:
-            raise Problem("not-found", "no agent of this name runs here", agent=agent) from None
+            hosted = sorted(self.runtime.agents)
+            raise Problem(
+                "not-found", "no agent of this name runs here", agent=agent, agents=hosted
+            ) from None
 
     async def page(self, caller: Caller, query: Mapping[str, Any], most: int) -> ListPage:
         """The sessions that a query asks for, the newest change first.

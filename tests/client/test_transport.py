@@ -210,7 +210,9 @@ async def test_who_may_not_is_told_so(served):
     async with served.connect() as client:
         with pytest.raises(AccessRefused):
             await client.agent("clerk").create_session("bob")
-        with pytest.raises(NotRunning):
+        with pytest.raises(
+            NotRunning, match="the server does not host it; hosted there: 'clerk', 'helper'. Else"
+        ):
             await client.agent("nobody").create_session("ada")
         assert [each.name for each in await client.agents()] == ["clerk", "helper"]
 
