@@ -13,6 +13,7 @@ from actgent.errors import InvalidFile
 from actgent.support.foreign import failure_of, leaves
 from actgent.tools.base import Tool
 from actgent.tools.outputs.kept import offer_read_result
+from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
 from actgent.toolsets.discovery import FILES, defined_at, discover
 from actgent.toolsets.gateway import registry_of
@@ -104,7 +105,7 @@ async def _publish(toolset: Toolset, registry: ToolRegistry) -> str:
             await toolset.run(publish)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             leaf = next(leaves(failure_of(raised, "toolset", toolset.name)))
-            reason = one_line(f"{type(leaf).__name__}: {leaf}")
+            reason = one_line(worded(leaf))
     return "" if done else reason
 
 

@@ -220,6 +220,30 @@ def readable_text(error: BaseException) -> str | None:
         return None  # noqa: ASYNC104
 
 
+_NO_REASON = ("all attempts to connect", "All connection attempts")
+"""How trio and anyio say that a host was reached at none of its addresses; why, only the errors say that theirs comes from."""
+
+
+def telling_text(error: BaseException) -> str | None:
+    """The same, and the reason with it where an exception says only that all attempts failed to reach a host."""
+    text = readable_text(error)
+    if text is None or not any(each in text for each in _NO_REASON):
+        return text
+    seen, reasons, each = set[int](), list[str](), error
+    while not reasons and id(each) not in seen:
+        seen.add(id(each))
+        reasons = _refusals(each)
+        each = _cause_of(each) or _context_of(each) or each
+    why = "; ".join(reason for reason in reasons if reason not in text)
+    return f"{text}: {why}" if why else text
+
+
+def _refusals(error: BaseException) -> list[str]:
+    """What an operating system said of the addresses of a host, each once; nothing where an exception is not its."""
+    found = [each for each in leaves(error) if isinstance(each, OSError) and each.errno is not None]
+    return list(dict.fromkeys(map(str, found)))
+
+
 ASYNCIO = (
     "asyncio is not there: agents run on trio, so write trio.sleep() for asyncio.sleep() and the like, use a library that knows "
     "trio (httpx, anyio), or make the function sync, which runs it in a thread"

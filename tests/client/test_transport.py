@@ -211,7 +211,7 @@ async def test_who_may_not_is_told_so(served):
         with pytest.raises(AccessRefused):
             await client.agent("clerk").create_session("bob")
         with pytest.raises(
-            NotRunning, match="the server does not host it; hosted there: 'clerk', 'helper'. Else"
+            NotRunning, match=r"the server does not host it; hosted there: 'clerk', 'helper'. Else"
         ):
             await client.agent("nobody").create_session("ada")
         assert [each.name for each in await client.agents()] == ["clerk", "helper"]

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from actgent.errors import ForeignExit
-from actgent.support.foreign import failure_of, leaves
+from actgent.support.foreign import failure_of, leaves, telling_text
 
 
 async def cancelled_group(*errors):
@@ -90,3 +90,23 @@ async def test_an_error_beside_a_cancellation_counts():
         error = ValueError("mine")
         assert failure_of(error, "tool", "x") is error
         await trio.lowlevel.checkpoint()
+
+
+async def test_why_a_host_is_not_reached_is_told_once_for_all_of_its_addresses():
+    """Trio's words, and those of a library round them, name the host alone; of what else fails they are enough."""
+    with pytest.raises(OSError, match="all attempts to connect") as refused:
+        await trio.open_tcp_stream("127.0.0.1", 9)
+    round_it = RuntimeError(str(refused.value))
+    round_it.__cause__ = refused.value
+    for error in (refused.value, round_it):
+        assert telling_text(error).count("Connection refused") == 1
+    other = RuntimeError("something else")
+    other.__cause__ = refused.value
+    assert telling_text(other) == "something else"
+
+
+def test_why_the_only_address_of_a_host_is_not_reached_is_told_too():
+    """As anyio raises it: without a group."""
+    error = OSError("All connection attempts failed")
+    error.__cause__ = ConnectionRefusedError(111, "Connection refused")
+    assert telling_text(error) == "All connection attempts failed: [Errno 111] Connection refused"

@@ -229,7 +229,8 @@ async def test_what_is_wrong_is_said(arguments, code, words):
 async def test_a_server_that_is_not_there_or_refuses_is_named(serving):
     """In a sentence, not a trace."""
     gone = await run("top", "--at", "http://127.0.0.1:1", token="act_x", code=1)
-    assert "does not answer (ConnectError)" in gone
+    assert "does not answer (ConnectError: all attempts to connect to " in gone
+    assert "Connection refused)" in gone
     assert "look whether `actgent serve` runs there" in gone
     gone = await run("watch", "s1", "--once", "--at", "127.0.0.1:1", token="act_x", code=1)
     assert "http://127.0.0.1:1 does not answer" in gone

@@ -11,6 +11,7 @@ import orjson
 import trio
 
 from actgent.errors import UsageError
+from actgent.support.foreign import telling_text
 
 from .place import TOKEN, PlaceOptions
 
@@ -66,7 +67,7 @@ class RemoteServer:
                 verb, f"/v1{path}", headers={"accept": "application/json"}, **sent
             )
         except httpx2.HTTPError as error:
-            raise Lost(f"{self._client.base_url} does not answer ({type(error).__name__})") from None
+            raise Lost(f"{self._client.base_url} does not answer ({_why(error)})") from None
         return _checked(response, response.content)
 
     async def events(self, path: str, after: str) -> AsyncIterator[ServerEvent]:
@@ -83,7 +84,13 @@ class RemoteServer:
                 async for event in _parsed(response.aiter_lines()):
                     yield event
         except httpx2.HTTPError as error:
-            raise Lost(f"{self._client.base_url} broke off ({type(error).__name__})") from None
+            raise Lost(f"{self._client.base_url} broke off ({_why(error)})") from None
+
+
+def _why(error: httpx2.HTTPError) -> str:
+    """What went wrong; of what may quote a header with a token, only its class."""
+    name = type(error).__name__
+    return f"{name}: {telling_text(error)}" if isinstance(error, httpx2.ConnectError) else name
 
 
 def path_of(*segments: str) -> str:

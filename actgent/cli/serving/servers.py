@@ -20,6 +20,7 @@ from actgent.support.foreign import failure_of, leaves
 from actgent.support.strict_json import loads
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.outputs.media import in_words
+from actgent.tools.outputs.results import worded
 from actgent.toolsets.mcp import LOCK, MCPServer, ToolLock, mcp_servers, prompt_digest, tool_digest
 
 _UNKNOWN = "; nobody knows whether the call took effect"
@@ -301,7 +302,7 @@ def _words_of(error: Exception, *, has_begun: bool = False) -> str:
     if isinstance(leaf, AskPerson):
         return f"the server asks a person, which needs an agent: {leaf}"
     is_unknown = isinstance(leaf, OutcomeUnknown) or (has_begun and not isinstance(leaf, ActgentError))
-    words = str(leaf) if isinstance(leaf, ActgentError) else f"{type(leaf).__name__}: {leaf}"
+    words = str(leaf) if isinstance(leaf, ActgentError) else worded(leaf)
     return f"{words}{_UNKNOWN}" if is_unknown else words
 
 

@@ -9,6 +9,7 @@ import httpx2
 from actgent.client.transport import ConnectionLost, Events, RemoteRequest, StreamEvent, Transport
 from actgent.errors import ConfigurationError
 from actgent.llm.http import EventTooLarge
+from actgent.support.foreign import telling_text
 
 from .forms import NO_CONTENT, REPEATED, STREAM, HTTPForm, read_answer, refused, to_http
 from .sse import StreamDecoder
@@ -111,7 +112,7 @@ def _lost() -> Iterator[None]:
         yield
     except (httpx2.TransportError, httpx2.StreamError, EventTooLarge) as error:
         was_sent = not isinstance(error, _NOT_SENT)
-        raise ConnectionLost(f"{type(error).__name__}: {error}", was_sent=was_sent) from error
+        raise ConnectionLost(f"{type(error).__name__}: {telling_text(error)}", was_sent=was_sent) from error
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:

@@ -17,7 +17,7 @@ import msgspec
 
 from actgent.errors import ToolError, UnusableResult
 from actgent.messages import Media
-from actgent.support.foreign import advice_on, leaves, readable_text
+from actgent.support.foreign import advice_on, leaves, telling_text
 
 _TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
 _TEMPORAL = (dt.date, dt.time)
@@ -152,7 +152,7 @@ def _advised(error: BaseException) -> str:
 def worded(error: BaseException) -> str:
     """An exception in words, without a look at what is in it."""
     kind = type(error).__name__
-    if (text := readable_text(error)) is None:
+    if (text := telling_text(error)) is None:
         return f"{kind} (its text cannot be read)"
     text = text.strip()
     if isinstance(error, ToolError):

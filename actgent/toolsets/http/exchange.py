@@ -15,6 +15,7 @@ import trio
 
 from actgent.errors import AddressRefused, RequestFailed
 from actgent.errors.printable import shown
+from actgent.support.foreign import telling_text
 
 from .auth import NO_CREDENTIALS, Credentials
 from .guard import Guard
@@ -175,7 +176,7 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
         raise RequestFailed(f"the request cannot be sent: {_clean(error, secret)}") from None
     except httpx2.TransportError as error:
         raise WorthRepeating(
-            f"no answer from the API: {type(error).__name__}: {_clean(error, secret)}"
+            f"no answer from the API: {type(error).__name__}: {_clean(telling_text(error), secret)}"
         ) from None
     except httpx2.HTTPError as error:
         raise RequestFailed(f"the answer cannot be read: {_clean(error, secret)}") from None

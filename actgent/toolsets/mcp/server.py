@@ -25,6 +25,7 @@ from actgent.support.foreign import leaves
 from actgent.support.leads import for_servers
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.outputs.results import worded
 from actgent.toolsets.http import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
@@ -255,7 +256,7 @@ class MCPServer(Toolset):
             leaf = next(leaves(error))
             if isinstance(leaf, ActgentError):
                 raise leaf from None
-            raise ToolsetUnavailable(self.name, f"{type(leaf).__name__}: {leaf}") from error
+            raise ToolsetUnavailable(self.name, worded(leaf)) from error
 
     def unlocked(self, listed: Sequence[Any], link: Any) -> list[Tool]:
         """The tools of a server as an agent has them, but for those that the lock withholds."""

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 
 from actgent.errors import ToolError
+from actgent.support.foreign import telling_text
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard
 
@@ -64,7 +65,7 @@ class PageTool(Tool):
                     raise ToolError(f"the server answered with status {response.status_code}")
                 data = await _body(response)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ToolError(f"the page cannot be fetched: {error}") from error
+            raise ToolError(f"the page cannot be fetched: {telling_text(error)}") from error
         return _readable(data, response)
 
 

@@ -21,7 +21,7 @@ async def test_an_agent_that_no_node_hosts_is_named_with_its_pool_and_those_that
                 session = await client.agent("clerk").create_session("ada")
             async with cluster.node(BareAgent("other", llm=Echo())):
                 with pytest.raises(
-                    NotRunning, match="'clerk' is not running: no node of pool .* hosts it; start a node"
+                    NotRunning, match=r"'clerk' is not running: no node of pool .* hosts it; start a node"
                 ):
                     await session.chat("hello")
 

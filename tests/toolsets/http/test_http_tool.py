@@ -190,9 +190,10 @@ async def test_what_may_be_repeated_is(server, autojump_clock):
 
 
 async def test_nobody_there(autojump_clock):
-    """The error says that there was no answer."""
+    """The error says that there was no answer, and why."""
     result = await call(HTTPTool("x", "http://127.0.0.1:9", retries=0, allow=HERE))
     assert "no answer from the API" in result.error
+    assert "Connection refused" in result.error
 
 
 async def test_long_answers_are_cut(server):
