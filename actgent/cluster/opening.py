@@ -107,7 +107,7 @@ class Member:
             agent, pool = next(iter(taken.items()))
             raise ConfigurationError(
                 f"agent {quoted(agent)} of this database is hosted by pool {quoted(pool)}, so the nodes of pool "
-                f"{quoted(self.node.pool)} may not go on with its sessions: give each pool a schema of its own (?schema= in journal=), "
+                f"{quoted(self.node.pool)} may not go on with its sessions: give each pool a schema of its own (?schema= in its address), "
                 f"or call the agent otherwise; where it is to move here, `actgent cluster release {agent} --pool {pool}`"
             )
 

@@ -104,7 +104,8 @@ async def open_membership(
         return
     if not isinstance(journal, str) or not journal.startswith(("postgres://", "postgresql://")):
         raise ConfigurationError(
-            "broker= takes a journal that several machines share: journal='postgresql://HOST/DATABASE'"
+            "a node takes a journal that several machines share, postgresql://HOST/DATABASE: say it by journal=, --journal "
+            "or the variable ACTGENT_JOURNAL"
         )
     check_cluster_extra()
     opening = importlib.import_module("actgent.cluster.opening")

@@ -203,7 +203,7 @@ def _tokens_of(
     if bind is not None and not is_loopback(split_address(bind)[0]):
         raise ConfigurationError(
             f"a gateway at {bind} needs tokens, since others than this machine may ask: "
-            "make a file of them with `actgent token new`, and pass it as tokens="
+            "make a file of them with `actgent token new`, and name it by tokens= (--tokens)"
         )
     secret, token = new_token("gateway.key", owner="admin", scopes=("admin",))
     return TokenStore([token]), secret

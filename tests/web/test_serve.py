@@ -200,9 +200,18 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens"),
+        (("serve", "team.py", "--bind", "0.0.0.0:0"), "needs tokens.* by tokens= .--tokens"),
+        (("serve", "team.py", "--bind", "8300"), "--bind.* is HOST:PORT"),
         (("serve", "none.py"), "no such file"),
         (("serve", "team.py", "--tls-cert", "a.pem"), "go together"),
+        (
+            ("serve", "team.py", "--tls-cert", "a.pem", "--tls-key", "b.pem"),
+            "from a.pem and b.pem: No such file",
+        ),
+        (
+            ("serve", "team.py", "--notify", "https://example.com", "--notify-secrets", "no/x"),
+            "at no/x: No such file",
+        ),
         (("serve", "team.py", "--tokens", "none.toml"), "cannot be read"),
         (("serve", "team.py", "--notify", "https://example.com"), "--notify takes --notify-secrets"),
         (("serve", "team.py", "--notify-allow", "10.0.0.0/8"), "go with --notify"),

@@ -190,6 +190,6 @@ def certificate(folder):
 @pytest.mark.parametrize("port", ["", "x", "-1", "65536", "9" * 5_000, "\u0663"])
 def test_a_port_that_is_none(port):
     """It is refused with what to write, whatever stands there."""
-    with pytest.raises(ConfigurationError, match="bind= is HOST:PORT") as caught:
+    with pytest.raises(ConfigurationError, match=r"bind= \(--bind\) is HOST:PORT") as caught:
         split_address(f"127.0.0.1:{port}")
     assert len(str(caught.value)) < 300

@@ -13,7 +13,7 @@ def split_address(bind: str) -> tuple[str, int]:
     """
     host, _, port = bind.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65_535:  # noqa: PLR2004 - ports
-        raise ConfigurationError(f"bind= is HOST:PORT, such as 127.0.0.1:8300, not {bind!r:.200}")
+        raise ConfigurationError(f"bind= (--bind) is HOST:PORT, such as 127.0.0.1:8300, not {bind!r:.200}")
     return host.strip("[]"), int(port)
 
 

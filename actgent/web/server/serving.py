@@ -274,5 +274,8 @@ def tls_context(cert: str, key: str) -> ssl.SSLContext:
     try:
         context.load_cert_chain(cert, key)
     except OSError as error:
-        raise ConfigurationError(f"the certificate cannot be read: {error}") from error
+        reason = error.strerror or error
+        raise ConfigurationError(
+            f"no certificate and its key, as PEM, can be read from {cert} and {key}: {reason}"
+        ) from error
     return context

@@ -127,8 +127,17 @@ class SecretsFile:
 
 
 def make_secrets_file(path: Path) -> bool:
-    """Make a file with one secret, readable by its owner alone, where there is none; returns whether it did."""
+    """Make a file with one secret, readable by its owner alone, where there is none; returns whether it did.
+
+    Raises:
+        ConfigurationError: none can be made there.
+    """
     if path.exists():
         return False
-    write_whole(path, new_webhook_secret() + "\n", mode=0o600)
+    try:
+        write_whole(path, new_webhook_secret() + "\n", mode=0o600)
+    except OSError as error:
+        raise ConfigurationError(
+            f"no file of webhook secrets can be made at {path}: {error.strerror or error}"
+        ) from error
     return True

@@ -355,6 +355,10 @@ async def test_a_node_serves_its_cluster_over_http(open_cluster, commands, comma
             ("agents.py", "--pool", "x", "--broker", "amqp://127.0.0.1/"),
             "say where the cluster is: --journal",
         ),
+        (
+            ("agents.py", "--journal", "a.db", "--broker", "amqp://127.0.0.1/"),
+            "postgresql://HOST/DATABASE: say it by journal=, --journal or the variable ACTGENT_JOURNAL",
+        ),
         (("--broker", "amqp://127.0.0.1/", "--reload"), "--reload takes the agents whose files are watched"),
     ],
 )
