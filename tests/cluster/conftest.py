@@ -54,10 +54,10 @@ async def new_name(broker):
 
 
 class Relay:
-    """The way to a broker."""
+    """The way to a broker, or to whatever is at a port of loopback; `find_port()` says it anew for each connection, if it is one."""
 
-    def __init__(self, host, port):
-        self._server = (host, port)
+    def __init__(self, find_port):
+        self._find_port = find_port
         self.flows = trio.Event()
         """Nothing goes through while this is not set, and nobody hears of it."""
         self.flows.set()
@@ -65,6 +65,11 @@ class Relay:
         self.delay = 0.0
         """Seconds for which each piece is held up, on either way."""
         self._scopes = set()
+
+    @property
+    def url(self):
+        """The address of a broker behind it."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
 
     def cut(self):
         """Break all connections."""
@@ -78,7 +83,7 @@ class Relay:
     async def carry(self, client):
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError, OSError):
             await client.send_all(b"")  # a client that does not trust us goes here
-            server = await trio.open_tcp_stream(*self._server)
+            server = await trio.open_tcp_stream("127.0.0.1", self._find_port())
             async with client, server, trio.open_nursery() as nursery:
                 self._scopes.add(nursery.cancel_scope)
                 nursery.start_soon(self._pump, client, server, nursery.cancel_scope)
@@ -96,7 +101,7 @@ class Relay:
 @asynccontextmanager
 async def _open_relay(tls=None, port=5672):
     """A `Relay` to the broker at a port, which its clients reach in plain text or by TLS."""
-    relay = Relay("127.0.0.1", port)
+    relay = Relay(port if callable(port) else lambda: port)
     async with trio.open_nursery() as nursery:
         if tls is None:
             listeners = await nursery.start(trio.serve_tcp, relay.carry, 0)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-pytest.register_assert_rewrite("tests.cluster.nodes.schedules")
+pytest.register_assert_rewrite("tests.cluster.nodes.schedules", "tests.cluster.nodes.stories")
 
 from .talks import open_nodes  # noqa: E402 - what is rewritten is named before it is imported
 

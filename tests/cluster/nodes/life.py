@@ -1,24 +1,40 @@
-"""A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [quorum]`.
+"""A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [OPTION ...]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
 makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, and
 before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
-queues, as they are on brokers from 4 on.
+queues, as they are on brokers from 4 on; with `asks=POOL` the agent may ask the digger of that pool, too; with `tokens=FILE` there is
+a gateway, whose port is said; with `awake=4` so many idle sessions of each agent stay in memory.
 """
 
 import os
 import signal
 import sys
 from collections import Counter
+from contextlib import AsyncExitStack
 from functools import partial, partialmethod
 
 import trio
 
-from actgent import LLM, Answer, BareAgent, Modes, Text, ToolCall, Usage, open_runtime, tool
+from actgent import (
+    LLM,
+    Answer,
+    BareAgent,
+    GatewayLimits,
+    Modes,
+    PoolAgent,
+    Text,
+    ToolCall,
+    Usage,
+    open_gateway,
+    open_runtime,
+    tool,
+)
 from actgent.cluster import node, queues
 from actgent.cluster.requests import Telling
 from actgent.cluster.wire import deaths_of, session_named
 from actgent.runtime.intake import Intake
+from actgent.runtime.sessions import table
 from actgent.web.reach import Reach
 
 ANSWERED = Counter()
@@ -55,7 +71,8 @@ async def look(text: str) -> str:
     return f"looked at {text}"
 
 
-ARGUMENTS = {"deploy": "place", "note": "text", "look": "text"}
+LIMITS = GatewayLimits(rate=100_000, burst=100_000, requests=1000, messages=10_000, grace=1)
+ARGUMENTS = {"deploy": "place", "note": "text", "look": "text", "digger": "task"}
 """The argument of each tool that a model calls when it is told `TOOL ARGUMENT`."""
 
 
@@ -68,7 +85,7 @@ class Slow(LLM):
         last = chat.messages[-1]
         results = [part for part in last.parts if type(part).__name__ == "ToolResult"]
         said = "".join(part.text for part in last.parts if isinstance(part, Text))
-        say(f"CALL {said}")
+        say(f"CALL {said or results[0].content}")
         word, _, rest = said.partition(" ")
         if word in ARGUMENTS and rest:
             call = ToolCall(word, {ARGUMENTS[word]: rest})
@@ -128,18 +145,30 @@ def _as_of_version_4(make, pool, generation, partition, _):
 
 
 async def main():
-    journal, broker, pool, name, *kind = sys.argv[1:]
-    if kind == ["quorum"]:
+    journal, broker, pool, name, *words = sys.argv[1:]
+    options = dict(word.partition("=")[::2] for word in words)
+    if "quorum" in options:
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
+    table.MAX_LOADED_IDLE = int(options.get("awake", table.MAX_LOADED_IDLE))
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
     Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
-    modes = Modes(execution=[deploy, note, look], initial="act")
-    async with open_runtime(journal=journal, broker=broker, pool=pool, node=name) as runtime:
+    others = [PoolAgent("digger", pool=options["asks"]).as_tool()] if "asks" in options else []
+    tools = [deploy, note, look, *others]
+    modes = Modes(execution=tools, initial="act")
+    async with AsyncExitStack() as opened:
+        runtime = await opened.enter_async_context(
+            open_runtime(journal=journal, broker=broker, pool=pool, node=name)
+        )
         async with runtime.starting():
-            await runtime.start(BareAgent("clerk", llm=Slow(), tools=[deploy, note, look], modes=modes))
+            await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
             await runtime.start(BareAgent("digger", llm=Slow()))
+        if "tokens" in options:
+            gateway = open_gateway(
+                runtime, bind="127.0.0.1:0", tokens=options["tokens"], hosts=["127.0.0.1"], limits=LIMITS
+            )
+            say(f"PORT {(await opened.enter_async_context(gateway)).url.rpartition(':')[2]}")
         say("READY")
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:

@@ -47,6 +47,8 @@ class Nodes:
     """What models were asked, and how often."""
     effects: Counter = attrs.field(factory=Counter)
     """What tools did, and how often."""
+    ports: dict = attrs.field(factory=dict)
+    """Those of the gateways that they have."""
     running: dict = attrs.field(factory=dict)
     said: dict = attrs.field(factory=dict)
 
@@ -68,6 +70,8 @@ class Nodes:
             self.calls[what] += 1
         elif word == "DID":
             self.effects[what] += 1
+        elif word == "PORT":
+            self.ports[name] = int(what)
         else:
             self.said[name].append(word)
 

@@ -117,10 +117,10 @@ def are_settled(*clusters):
     return sorted(rows) == sorted((each.pool, 32) for each in clusters for _ in range(2))
 
 
-async def paid(cluster, session_id):
-    """How many model calls the journal says that the own budget of an editor's session has paid."""
+async def paid(cluster, session_id, agent="editor"):
+    """How many model calls the journal says that a session's own budget has paid."""
     async with open_journal(cluster.journal, read_only=True) as journal:
-        records = await journal.load(session_id, agent="editor")
+        records = await journal.load(session_id, agent=agent)
     return spent_in([each for each in records if isinstance(each, Spent) and not each.turn]).model_calls
 
 

@@ -1,8 +1,9 @@
-"""A client as a process of its own that may be killed: `visitor.py BROKER POOL SESSION COUNT`.
+"""A client as a process of its own that may be killed: `visitor.py URL OPTIONS SESSION COUNT`, with those of `connect` as JSON.
 
 It says COUNT messages, each with the id that it has in each run, and then that it is READY; so it may be started again.
 """
 
+import json
 import sys
 
 import trio
@@ -12,8 +13,8 @@ from actgent import BrokerLost, connect
 PATIENCE = 120
 
 
-async def say_all(broker, pool, session_id, count):
-    async with connect(broker, pool=pool, name="visitor", patience=PATIENCE) as client:
+async def say_all(url, options, session_id, count):
+    async with connect(url, patience=PATIENCE, **json.loads(options)) as client:
         session = await client.agent("clerk").ensure_session("ada", session_id)
         for number in range(int(count)):
             await session.chat(f"{session_id}-{number}", message_id=f"m{number}")
