@@ -91,6 +91,8 @@ class SessionMail:
     """True: the session ends with its last message."""
     has_moved: bool = False
     """True: another process answers what is said to the session, or is about to."""
+    is_sent_on: bool = False
+    """True: what waited for its turn is another process's to answer, so that the session does not end here."""
     pending: int = 0
     """Outside messages that are on their way in, queued or being dealt with."""
     pins: int = 0
@@ -204,6 +206,11 @@ class SessionMail:
         if not self.acceptances:
             self.acceptances = None
         return acceptance
+
+    @property
+    def is_spent(self) -> bool:
+        """True if the session ends with its last message, and has dealt with that."""
+        return self.is_transient and not (self.pending or self.is_sent_on)
 
     def mark_done(self, count: int = 1) -> None:
         """Count so many outside messages as dealt with."""

@@ -321,7 +321,7 @@ class TurnLifecycle:
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:
                 context.mail.forget_accepted(message.id)
-        closes = context.mail.is_transient and not context.mail.pending and not context.reports_due
+        closes = context.mail.is_spent and not context.reports_due
         name, words = ("", "") if error is None else (type(error).__name__, own_words(error))
         log.end(*[message.id for message in messages], failed=failed, error=name, words=words, closes=closes)
 

@@ -117,6 +117,7 @@ class Leaving:
     def send_on(self, context: SessionContext) -> None:
         """Take out what waits in a session for its turn, which the journal has for another process."""
         while waiting := self.runner.inbox.withdraw(context.id):
+            context.mail.is_sent_on = True
             for message in waiting:
                 self.runner.turn_lifecycle.leave_unstarted(context, message)
 

@@ -502,7 +502,7 @@ async def _end_at_last(
 
 def _is_over(context: SessionContext) -> bool:
     """Return True if a session was closed or let go, and nothing is on its way in, queued or running."""
-    is_over = context.closed or (context.mail.is_transient and not context.reports_due)
+    is_over = context.closed or (context.mail.is_spent and not context.reports_due)
     return is_over and not context.mail.pending and not context.mail.pins
 
 

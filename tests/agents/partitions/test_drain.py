@@ -146,6 +146,30 @@ async def test_a_message_that_is_being_written_does_not_overtake_what_waits(open
     assert len(slow.asked) == 1
 
 
+async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(open_node, id_in, until):
+    """A session that ends with its only message is not over where that one was taken out for another process."""
+
+    async def ask(agent):
+        with pytest.raises(SessionMoved):
+            await agent.run("third")
+
+    async with at_work(open_node, id_in, until, "ok") as (one, two, other, _, slow):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, slow.agent)
+            await until(lambda: one.journal.is_held)
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            one.journal.gate.set()
+            slow.gate.set()
+        asked = []
+        other.on_session(asked.append)
+        await two.journal.take([0])
+        assert await two.take_up() == 1
+        await asked[0].wait_idle()
+        assert [each.text for each in asked[0].history] == ["third", "ok"]
+    assert len(slow.asked) == 1
+
+
 async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leaves(open_node, id_in, until):
     """Nobody else knows of it: the message is not sent on, and the next owner does not answer it."""
     async with at_work(open_node, id_in, until, "no") as (one, two, other, session, slow):
