@@ -105,7 +105,8 @@ async def is_orphan(context: SessionContext, journal: Journal | None) -> bool:
     if task is None or task.reports or journal is None or not task.parent_agent:
         return False
     if context.parent is not None:
-        return not context.parent.mail.pending
+        asker = context.parent.mail  # one that is still being opened has not counted what waits in it
+        return not (asker.pending or asker.acceptances)
     return task.parent_id not in await journal.unfinished(task.parent_agent)
 
 

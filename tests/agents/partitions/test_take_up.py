@@ -184,3 +184,41 @@ async def test_a_session_that_cannot_be_opened_keeps_no_other(open_node, id_in, 
             session = await other.open_session(each)
             await session.wait_idle()
             assert session.history[-1].text == "ok"
+
+
+async def test_a_task_goes_on_whose_asker_is_still_being_opened(open_node, id_in, until):
+    """It is opened beside that one, whose handlers take their time: it is not taken for one that nobody waits for."""
+    gate, opened, asked = trio.Event(), [], []
+
+    def team(name, work):
+        worker = BareAgent("worker", llm=ScriptedLLM(work))
+        boss = BareAgent(
+            "boss", llm=ScriptedLLM(lambda chat: "done" if chat.messages[-1].role == "tool" else ToolCall("worker", {"task": name})),
+            tools=[worker.as_tool()],
+        )  # fmt: skip
+        return boss, worker
+
+    async def hang(_):
+        asked.append("one")
+        await trio.sleep_forever()
+
+    async def wait_opened(_):
+        await gate.wait()
+
+    first, second = team("dig", hang), team("dig", lambda _: "dug")
+    second[0].on_session(wait_opened)
+    second[1].on_session(opened.append)
+    async with open_node("one", take=[0]) as one, open_node("two") as two, trio.open_nursery() as nursery:
+        for runtime, (boss, _) in ((one, first), (two, second)):
+            await runtime.start(boss)
+        session = await first[0].create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: asked)
+        await two.journal.take([0])
+        await one.evict(of(one, 0))
+        nursery.start_soon(two.take_up)
+        await until(lambda: opened)
+        gate.set()
+        moved = await second[0].open_session(session.id)
+        await moved.wait_idle()
+        results = [each for message in moved.history for each in message.tool_results]
+        assert [(each.content, each.error) for each in results] == [("dug", None)]
