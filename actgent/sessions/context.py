@@ -407,8 +407,8 @@ class SessionContext:
         while mail.pending and self.suspension is None:
             await mail.park()
         mail.forget_idle()
-        if self.has_moved:
-            raise self.refusal
+        if mail.has_moved or mail.is_sent_on:
+            raise SessionMoved(self.agent, self.id)
 
 
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:

@@ -170,6 +170,22 @@ async def test_a_question_that_is_being_written_is_answered_by_the_next_owner(op
     assert len(slow.asked) == 1
 
 
+async def test_a_session_is_not_idle_where_what_waits_in_it_moves(open_node, id_in, until):
+    """Who waits for that hears that another process goes on with it, also while this one still has it."""
+
+    async def wait(session):
+        with pytest.raises(SessionMoved):
+            await session.wait_idle()
+
+    async with at_work(open_node, id_in, until, "ok") as (one, _, _, session, slow):
+        await session.chat("second")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, session)
+            nursery.start_soon(_hand_over, one)
+            await until(lambda: one.drains)
+            slow.gate.set()
+
+
 async def test_a_stop_of_a_message_that_is_being_written_is_heard_where_it_leaves(open_node, id_in, until):
     """Nobody else knows of it: the message is not sent on, and the next owner does not answer it."""
     async with at_work(open_node, id_in, until, "no") as (one, two, other, session, slow):
