@@ -2,7 +2,6 @@
 
 import logging
 import random
-from functools import partial
 
 import orjson
 import pytest
@@ -86,6 +85,20 @@ class Delivery:
         self.became = self.became or ["given back"]
 
 
+def requests_of(nursery, application, link, *, quarantine=None, workers=None, judge=None):
+    """Requests out of the queue `queue`, each of which a task of its own answers, unless there are workers."""
+    return Requests(
+        link,
+        application,
+        quarantine or Quarantine(),
+        nursery.start_soon,
+        NodeFigures(),
+        workers=workers or Tasks(nursery),
+        queue="queue",
+        judge=judge,
+    )
+
+
 class Application:
     """Answers from a nursery of its own, or not; or fails there."""
 
@@ -116,9 +129,7 @@ async def test_a_request_whose_asker_is_gone_is_not_given_back(
     delivery = Delivery()
     async with trio.open_nursery() as nursery:
         application = Application(is_grouped=is_grouped, error=error)
-        requests = Requests(
-            Link(), application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, Link())
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert delivery.became == becomes
@@ -140,9 +151,7 @@ async def test_an_answer_that_cannot_be_sent_leaves_no_traceback(error, verb, pa
         agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
         await agent.create_session("ada", session_id="s")
         application = wired_application(runtime, inside, kind=WiredApplication)
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb=verb, path=path, owner="ada"))
         with trio.fail_after(20):
@@ -166,9 +175,7 @@ async def test_a_request_that_is_led_on_is_no_error_in_the_log(error, caplog, au
         trio.open_nursery() as nursery,
     ):
         application = WiredApplication(inside=inside, find=find)
-        requests = Requests(
-            Outbox(), application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, Outbox())
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     has_moved = isinstance(error, PartitionsLost)
@@ -210,9 +217,7 @@ async def test_more_requests_of_a_session_than_may_wait_are_answered_busy(autoju
         requests.take(deliveries[-1], WireRequest(id=str(len(deliveries)), verb=verb, path=path, owner="ada"))
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         for _ in range(MOST + 2):
             take("/sessions/s/messages")
@@ -252,9 +257,7 @@ async def test_what_stops_turns_is_begun_while_they_may_end(autojump_clock):
 
     async with trio.open_nursery() as nursery:
         application = Moving()
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         take("messages")
         requests.hold()
@@ -282,14 +285,7 @@ async def test_a_request_that_was_dropped_before_it_came_is_not_begun():
             await super().answer(request, tell, gone)
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            Link(),
-            Noting(is_grouped=False),
-            Quarantine(),
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-        )
+        requests = requests_of(nursery, Noting(is_grouped=False), Link())
         requests.open()
         for number, verb in enumerate(["GET", "POST"]):
             delivery = Delivery()
@@ -319,9 +315,7 @@ async def test_a_stream_holds_no_place_at_the_broker(path, autojump_clock):
             await gone.wait()
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            Outbox(), Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, Streaming(), Outbox())
         requests.open()
         stream, listed = Delivery(), Delivery()
         requests.take(stream, WireRequest(id="1", verb="GET", path=path, owner="ada"))
@@ -344,9 +338,7 @@ async def test_what_was_stopped_is_acknowledged_before_its_answer_goes():
 
     async with trio.open_nursery() as nursery:
         link = Watched()
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         requests.hold()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/interrupt", owner="ada"))
@@ -377,9 +369,7 @@ async def test_a_stream_ends_when_the_queue_of_its_reader_is_gone():
 
     async with trio.open_nursery() as nursery:
         link = Gone()
-        requests = Requests(
-            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, Streaming(), link)
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
     assert (ended, link.pieces, len(requests)) == ([True], 0, 0)
@@ -410,9 +400,7 @@ async def test_a_piece_that_is_not_waited_for_is_one_of_the_stream():
             await gone.wait()
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, Streaming(), link)
         requests.open()
         requests.take(Delivery(), WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
         await trio.testing.wait_all_tasks_blocked()
@@ -449,9 +437,7 @@ async def test_an_answer_that_goes_at_once_is_acknowledged_by_the_word_of_the_br
     link, delivery = Confirming(), Delivery()
     async with trio.open_nursery() as nursery:
         application = Application(is_grouped=False)
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert ([each.is_last for each in link.sent], len(requests), delivery.became) == ([True], 0, [])
@@ -471,9 +457,7 @@ async def test_an_answer_is_waited_for_that_does_not_go_at_once():
             await tell(200, b"", True)
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link, Streaming(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, Streaming(), link)
         requests.open()
         requests.take(delivery, WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada"))
     assert [(each.number, each.is_last) for each in link.sent] == [(0, False), (1, False), (2, True)]
@@ -492,9 +476,7 @@ async def test_a_request_ends_that_was_given_to_a_worker_and_not_begun():
         timers = Timer()
         nursery.start_soon(timers.run)
         workers = workers_of(nursery, timers)
-        requests = Requests(
-            Link(), Noting(is_grouped=False), Quarantine(), nursery.start_soon, NodeFigures(), workers=workers
-        )
+        requests = requests_of(nursery, Noting(is_grouped=False), Link(), workers=workers)
         requests.open()
         asked = WireRequest(id="1", verb="POST", path="/sessions/s/messages", owner="ada")
         requests.take(delivery, asked)
@@ -555,9 +537,7 @@ async def test_requests_are_checked_as_those_over_http(asked, status, kind):
         for name in ("s", "other"):
             await agent.create_session("ada", session_id=name)
         application = wired_application(runtime, inside, kind=WiredApplication)
-        requests = Requests(
-            link, application, Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, application, link)
         requests.open()
         for number in range(2):
             requests.take(Delivery(), WireRequest(id=str(number), **request))
@@ -603,15 +583,7 @@ async def test_a_request_whose_nodes_die_is_begun_alone_and_then_given_up(autoju
         return delivery
 
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            application,
-            quarantine,
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, application, link, quarantine=quarantine)
         requests.open(has_died=True)
         assert (await comes(redelivered=True)).became == ["acknowledged"]
         (once,) = link.returned
@@ -643,15 +615,7 @@ async def test_requests_of_which_nodes_may_have_died_are_begun_one_after_the_oth
     """The next one when the one before has ended, or takes long; others are begun at once beside them."""
     link, quarantine, application = Returning(), Quarantine(), Holding()
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            application,
-            quarantine,
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, application, link, quarantine=quarantine)
         requests.open(has_died=True)
         for number in range(3):
             died = properties(reply_to="gone", message_id=str(number), headers={"deaths": 1})
@@ -682,15 +646,7 @@ async def test_a_request_to_a_suspect_is_not_counted(autojump_clock):
         ),
     )
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            Application(is_grouped=False),
-            quarantine,
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, Application(is_grouped=False), link, quarantine=quarantine)
         requests.open(has_died=True)
         requests.take(
             delivery, WireRequest(id="m", verb="POST", path="/sessions/suspect/messages", owner="ada")
@@ -709,19 +665,16 @@ async def test_a_request_that_comes_again_without_a_death_is_begun(autojump_cloc
         return False
 
     async with trio.open_nursery() as nursery:
-        begin = partial(
-            Requests, start=nursery.start_soon, figures=NodeFigures(), workers=Tasks(nursery), queue="queue"
-        )
-        owned = begin(link, Application(is_grouped=False), Quarantine())
+        owned = requests_of(nursery, Application(is_grouped=False), link)
         owned.open()
-        shared = begin(link, Application(is_grouped=False), Quarantine(), judge=judge)
+        shared = requests_of(nursery, Application(is_grouped=False), link, judge=judge)
         shared.open()
         for number, requests in enumerate([owned, shared]):
             about = properties(reply_to="gone", headers={"deaths": 1})
             requests.take(Delivery(about, redelivered=True), asks(number))
             await trio.testing.wait_all_tasks_blocked()
         failing = Application(is_grouped=False, error=ValueError("broken"))
-        broken = begin(link, failing, Quarantine())
+        broken = requests_of(nursery, failing, link)
         broken.open(has_died=True)
         for is_again in (False, True, True):
             delivery = Delivery(redelivered=is_again)
@@ -736,15 +689,7 @@ async def test_a_request_that_cannot_be_kept_for_a_person_is_not_refused(autojum
     """It goes back into its queue until the database answers."""
     link = Returning()
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            Holding(),
-            Quarantine(can_bury=False),
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, Holding(), link, quarantine=Quarantine(can_bury=False))
         requests.open(has_died=True)
         delivery = Delivery(properties(reply_to="gone", headers={"alone": True}), redelivered=True)
         requests.take(delivery, asks(1))
@@ -766,15 +711,7 @@ async def test_what_a_sender_writes_round_a_request_does_not_end_its_nodes(heade
     """It goes into its queue again with what nodes read, which can be sent and which the broker takes of any of them."""
     link = Returning()
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            Holding(),
-            Quarantine(),
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, Holding(), link)
         requests.open(has_died=True)
         about = properties(reply_to="gone", user_id="other", headers=dict(headers), priority=1)
         requests.take(Delivery(about, redelivered=True), asks(1))
@@ -816,9 +753,7 @@ async def test_a_request_is_refused_whatever_its_id_is():
     """What is told of it is JSON, which not every text can be."""
     link = Returning()
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link, Holding(), Quarantine(), nursery.start_soon, NodeFigures(), workers=Tasks(nursery)
-        )
+        requests = requests_of(nursery, Holding(), link)
         requests.open()
         for number in range(MOST + 1):
             asked = WireRequest(id=f"\ud800{number}", verb="POST", path="/sessions/s/messages", owner="ada")
@@ -832,15 +767,7 @@ async def test_what_was_stopped_with_its_partition_may_be_what_its_next_owner_di
     """When it comes back from there, it is counted like others: this node has not put it into the queue again."""
     link = Returning()
     async with trio.open_nursery() as nursery:
-        requests = Requests(
-            link,
-            Holding(),
-            Quarantine(),
-            nursery.start_soon,
-            NodeFigures(),
-            workers=Tasks(nursery),
-            queue="queue",
-        )
+        requests = requests_of(nursery, Holding(), link)
         requests.open()
         requests.take(Delivery(), asks(1))
         await trio.testing.wait_all_tasks_blocked()
