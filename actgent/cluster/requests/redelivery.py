@@ -1,0 +1,127 @@
+"""Requests that some node had before: perhaps it has died of them.
+
+Where it has, the death is noted with the request, which goes into its queue again: what counts is there, whichever node is next.
+After a second death it is begun while no other one is of which a node may have died; if the node dies even so, it was this one.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from actgent.cluster.amqp import NotConfirmed, Unroutable
+from actgent.cluster.link import BROKEN, BrokerLink
+from actgent.cluster.quarantine import POISON, Quarantine
+from actgent.cluster.wire import deaths_of, is_alone, with_death
+from actgent.support.logs import Each, logger_of
+from actgent.web.problems import Problem
+
+from .work import AGAIN, RequestWork
+
+MOST_DEATHS = 2
+"""Nodes that may die while they have one request; then nobody begins it any more beside others, and nobody at all one of the queue of all nodes."""
+TRIED = 5.0
+"""Seconds for which a request is watched that was begun alone; then the next one is begun beside it."""
+_KILLED = "nodes have gone that were to answer it, so that no other one begins with it: look why"
+_log = logger_of(__name__)
+Judge = Callable[[float], Awaitable[bool]]
+"""Finds out whether a node has died not long before a time."""
+Refuse = Callable[[RequestWork, Problem], Awaitable[None]]
+"""Answers a request of which nothing was done."""
+
+
+@attrs.define(eq=False)
+class Redeliveries:
+    """What has come into one queue again."""
+
+    _link: BrokerLink
+    _quarantine: Quarantine
+    _queue: str
+    """Where it comes from."""
+    _judge: Judge | None
+    """None for a partition: who takes it knows whether its last owner has died."""
+    _refuse: Refuse
+    has_died: bool = False
+    """True for a partition whose last owner has died: what was delivered before may have been at it."""
+    _given_back: set[tuple[str, str]] = attrs.field(init=False, factory=set)
+    """What this node itself has put back into the queue."""
+    _tried: dict[tuple[str, str], trio.Event] = attrs.field(init=False, factory=dict)
+    """What is begun alone, with what is set when it has ended."""
+
+    def forget(self) -> None:
+        """The queue is another node's: what comes from there again, that one has had."""
+        self._given_back.clear()
+
+    def give_back(self, work: RequestWork) -> None:
+        """Have a request come again: to this node, unless the queue is another one's by then."""
+        if not work.is_stopped:  # else it is its channel that gives it back, and other nodes may begin it
+            self._given_back.add(work.place)
+        work.delivery.requeue()
+
+    def note_end(self, work: RequestWork) -> None:
+        """A request that was begun has ended."""
+        if (done := self._tried.get(work.place)) is not None:
+            done.set()
+
+    def may_have_killed(self, work: RequestWork) -> bool:
+        """Return True if a node may have died of a request that has come again; asked once each time."""
+        if work.place in self._given_back:
+            self._given_back.discard(work.place)
+            return False
+        return self._judge is not None or self.has_died
+
+    async def look_at(self, work: RequestWork) -> bool:
+        """Return True if a request may be begun; if its node has died, it is put again, begun alone, or refused.
+
+        Where its session is a suspect, nodes have died of what that had accepted: the request waits for its trial.
+        """
+        if self._quarantine.is_withheld(work.session):
+            return True
+        if self._judge is not None and not await self._judge(work.came_at):
+            return True
+        await self._count(work)
+        return False
+
+    async def _count(self, work: RequestWork) -> None:
+        deaths, is_shared = deaths_of(work.delivery) + 1, self._judge is not None
+        if is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
+            await self._give_up(work, deaths)
+        elif deaths >= MOST_DEATHS:
+            await self._try_alone(work)
+        else:
+            await self._put_again(work)
+
+    async def _try_alone(self, work: RequestWork) -> None:
+        """Have a request begun while no other one is begun of which a node may have died; if the node dies, it was this one."""
+        async with self._quarantine.alone:
+            done = self._tried[work.place] = trio.Event()
+            try:
+                if await self._put_again(work, alone=True):
+                    with trio.move_on_after(TRIED):
+                        await done.wait()
+            finally:
+                del self._tried[work.place]
+
+    async def _put_again(self, work: RequestWork, *, alone: bool = False) -> bool:
+        """Put a request into its queue again, with one death more noted; returns False if that cannot be done now."""
+        about = with_death(work.delivery, alone=alone)
+        try:
+            await self._link.publish(self._queue, work.delivery.body, about)
+        except (Unroutable, NotConfirmed):
+            await trio.sleep(AGAIN)
+            work.delivery.requeue()
+            return False
+        except BROKEN:  # it is not acknowledged, and comes again
+            return False
+        work.delivery.acknowledge()
+        return True
+
+    async def _give_up(self, work: RequestWork, deaths: int) -> None:
+        """Refuse a request that kills its nodes; one that a person can send again is kept for that."""
+        words = f"{deaths} {_KILLED}"
+        _log.error("request %s is refused: %s", Each(work.asked.path), words)
+        if self._judge is None and not await self._quarantine.bury_request(work.asked, words):
+            await trio.sleep(AGAIN)
+            work.delivery.requeue()
+            return
+        await self._refuse(work, Problem(POISON, words))
