@@ -13,7 +13,7 @@ from actgent.actors.timer import Timer
 from actgent.cluster.amqp import ChannelClosed, NotConfirmed, Unroutable
 from actgent.cluster.operations.figures import NodeFigures
 from actgent.cluster.quarantine import Quarantine as RealQuarantine
-from actgent.cluster.requests import MOST, TRIED, Requests, workers_of
+from actgent.cluster.requests import MOST, TAKEN, TRIED, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
 from actgent.errors import BrokerLost, JournalFailed
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, read_request
@@ -633,6 +633,32 @@ async def test_requests_of_which_nodes_may_have_died_are_begun_one_after_the_oth
         assert len(link.returned) == 3
         requests.close()
     assert len(requests) == 0
+
+
+async def test_a_broker_that_takes_nothing_holds_up_no_request_that_is_begun_alone(autojump_clock):
+    """As while it is short of memory: what could not be put into its queue goes back there, and lets the next one be looked at."""
+    link, quarantine, deliveries = Returning(), Quarantine(), []
+    blocked = trio.Event()
+
+    class Blocked(Returning):
+        async def publish(self, *args):
+            await blocked.wait()
+
+    async with trio.open_nursery() as nursery:
+        stuck, other = (
+            requests_of(nursery, Holding(), each, quarantine=quarantine) for each in (Blocked(), link)
+        )
+        for number, requests in enumerate((stuck, other)):
+            requests.open(has_died=True)
+            about = properties(reply_to="gone", message_id=str(number), headers={"deaths": 1})
+            deliveries.append(Delivery(about, redelivered=True))
+            requests.take(deliveries[-1], asks(number))
+            await trio.testing.wait_all_tasks_blocked()
+        assert ([each.became for each in deliveries], link.returned) == ([[], []], [])
+        await trio.sleep(TAKEN + 1)
+        assert [each.became for each in deliveries] == [["given back"], ["acknowledged"]]
+        assert [each.headers["deaths"] for each in link.returned] == [2]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_request_to_a_suspect_is_not_counted(autojump_clock):

@@ -22,6 +22,8 @@ MOST_DEATHS = 2
 """Nodes that may die while they have one request; then nobody begins it any more beside others, and nobody at all one of the queue of all nodes."""
 TRIED = 5.0
 """Seconds for which a request is watched that was begun alone; then the next one is begun beside it."""
+TAKEN = 5.0
+"""Seconds in which a broker takes a request into its queue again; one that takes nothing now is not waited for while others wait here."""
 _KILLED = "nodes have gone that were to answer it, so that no other one begins with it: look why"
 _log = logger_of(__name__)
 Judge = Callable[[float], Awaitable[bool]]
@@ -106,8 +108,9 @@ class Redeliveries:
         """Put a request into its queue again, with one death more noted; returns False if that cannot be done now."""
         about = with_death(work.delivery, alone=alone)
         try:
-            await self._link.publish(self._queue, work.delivery.body, about)
-        except (Unroutable, NotConfirmed):
+            with trio.fail_after(TAKEN):
+                await self._link.publish(self._queue, work.delivery.body, about)
+        except (Unroutable, NotConfirmed, trio.TooSlowError):
             await trio.sleep(AGAIN)
             work.delivery.requeue()
             return False
