@@ -74,8 +74,8 @@ class Quarantine:
         """
         if not partitions:
             return
-        slots = slots_of(partitions, self._journal.count)
-        for suspect in await self._journal.suspects.count(slots, list(agents), has_died=have_died):
+        of, suspects = self._journal.count, self._journal.suspects
+        for suspect in await suspects.count(partitions, of, list(agents), has_died=have_died):
             self._withheld.setdefault(_root(suspect.key.session_id), trio.Event())
             self._suspects.put(suspect)
         self._counted.put(None)

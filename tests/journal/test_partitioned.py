@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import hypothesis
@@ -555,3 +556,46 @@ async def test_a_person_who_asks_waits_for_a_server_that_starts(link, nursery):
             await nursery.start(link.start_up)
             await asked
             assert not link.is_starting
+
+
+async def test_a_death_is_counted_once(link, postgres_url, writer_in):
+    """Though the connection is lost behind the statement that counts it, whose caller does not know; the next death is another one."""
+    link, url = link
+    server, _, schema = postgres_url.partition("?schema=")
+    async with open_node(postgres_url, "a", take=[0]) as a, open_node(url, "b") as b:
+        writer = writer_in(a, 0)
+        await writer.open()
+        await writer.commit(Accepted(message=message_for(writer.session_id)))
+        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"])
+        with (
+            trio.fail_after(60),
+            psycopg.connect(server) as blocker,
+            psycopg.connect(server, autocommit=True) as watch,
+        ):
+            for _ in range(2):
+                await a.take([0])
+                await b.take([0])
+                for _ in range(2):
+                    assert await left(has_died=True) == []
+            await a.take([0])
+            await b.take([0])
+            blocker.execute(f"SELECT 1 FROM {schema}.suspects FOR UPDATE")
+
+            async def count():
+                suspects.extend(await left(has_died=True))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                first = await blocked_by(watch, blocker.info.backend_pid)
+                link.cut()
+                await blocked_by(watch, first)
+                blocker.commit()
+        assert [(each.crashes, each.alone) for each in suspects] == [(3, 0)]
+
+
+async def blocked_by(server, pid):
+    """The process of the server that waits for another one of it."""
+    sql = "SELECT pid FROM pg_stat_activity WHERE %s = ANY(pg_blocking_pids(pid))"
+    while (row := server.execute(sql, [pid]).fetchone()) is None:  # noqa: ASYNC110
+        await trio.sleep(0.01)
+    return row[0]

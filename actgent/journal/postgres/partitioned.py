@@ -75,7 +75,7 @@ class PartitionedJournal(PostgresJournal):
         self._pool = pool
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
-        self.suspects = SuspectTable(self._table)
+        self.suspects = SuspectTable(self._table, pool)
         self.allowances = AllowanceTable(self._table)
         self.hosts = HostTable(self._table, pool)
         self._backend: tuple[Any, ...] | None = None

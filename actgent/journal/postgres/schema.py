@@ -107,6 +107,8 @@ MIGRATIONS: Sequence[str] = (
     'CREATE TABLE hosts (agent text COLLATE "C" PRIMARY KEY, pool text NOT NULL)',
     # Of a cluster, too: requests that were given up before anything of them was accepted.
     "ALTER TABLE dead ADD COLUMN request bytea",
+    # Of a cluster, too: the epoch of its partition in which a session was counted last, so that each death is counted once.
+    "ALTER TABLE suspects ADD COLUMN epoch bigint NOT NULL DEFAULT 0",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 

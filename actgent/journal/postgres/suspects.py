@@ -4,13 +4,14 @@ What is unfinished when a process has died is counted before any of it is opened
 alone, and marked before; if the process dies even so, what it was at is buried, and the others go on.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
 from actgent.journal.listing import SessionKey
 
 from .ownership_table import OwnershipTable
+from .partitions import SLOTS, slots_of
 
 CRASHES = 3
 """Deaths of processes after which a session is a suspect."""
@@ -24,8 +25,12 @@ DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
     AND length(h.pending) > 0 AND NOT h.suspended)
 """  # noqa: S608 - names of our own
 _COUNT = f"""
-INSERT INTO suspects AS s SELECT session_id, agent, slot, 1, 0, false FROM sessions WHERE {_UNFINISHED}
-ON CONFLICT (session_id, agent) DO UPDATE SET crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false
+INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch)
+SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch FROM (SELECT * FROM sessions WHERE {_UNFINISHED}) AS h
+JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS}
+ON CONFLICT (session_id, agent) DO UPDATE SET
+    crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false, epoch = excluded.epoch
+WHERE s.epoch <> excluded.epoch
 """  # noqa: S608 - as above
 _SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
 _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
@@ -58,14 +63,25 @@ class SuspectTable:
     """The suspects among the sessions of a cluster, and the messages that were buried."""
 
     _table: OwnershipTable
+    pool: str
+    """Our own."""
 
-    async def count(self, slots: Sequence[int], agents: Collection[str], *, has_died: bool) -> list[Suspect]:
-        """Count what is unfinished in some slots, if the process that had them has died; returns the suspects among it.
+    async def count(
+        self, partitions: Iterable[int], of: int, agents: Collection[str], *, has_died: bool
+    ) -> list[Suspect]:
+        """Count what is unfinished in some of so many partitions, if the process that had them has died; returns the suspects in it.
+
+        It is counted once in each epoch, however often this is called.
 
         Raises:
             JournalFailed: the database does not answer; it may be counted or not.
         """
-        values = {"slots": list(slots), "agents": list(agents)}
+        values = {
+            "slots": slots_of(partitions, of),
+            "agents": list(agents),
+            "pool": self.pool,
+            "partitions": of,
+        }
         statements = (_FORGET, _COUNT) if has_died else (_FORGET,)
         for statement in statements:
             await self._table.execute(statement, values)
