@@ -34,9 +34,8 @@ from .amqp import BrokerAddress
 from .link import BROKEN, BrokerLink
 from .quarantine import POISON
 from .transport import BrokerTransport, NoQueue
-from .wire import WireRequest
+from .wire import ASK, CANCEL, WireRequest
 
-ASK, CANCEL = "ASK", "CANCEL"
 WAIT = 10.0
 """Seconds for which a node waits for what a task comes to, before it says that it is at work."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import orjson
 import trio
 
-from actgent.errors import ActgentError, JournalError, JournalFailed, JournalFull
+from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey, is_storable
 from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
@@ -25,7 +25,7 @@ from actgent.support.logs import Each, logger_of
 from .amqp import NotConfirmed, Unroutable
 from .link import BROKEN, BrokerLink
 from .queues import dead_queue
-from .wire import PERSISTENT, Buried, WireRequest, encode_message, properties, session_named
+from .wire import ASK, PERSISTENT, Buried, WireRequest, encode_message, properties, session_named
 
 WATCHED = 30.0
 """Seconds for which a suspect is watched alone; then it goes on beside the next one."""
@@ -56,6 +56,8 @@ class Quarantine:
         """Held by whoever begins a request alone, as a node may have died of it."""
         self._withheld: dict[str, trio.Event] = {}
         """By the ids of their roots, what is set when they may be opened by others."""
+        self._blamed: set[str] = set()
+        """The roots of those with which nodes have died while nothing else of them was begun."""
         self._suspects = Batches[Suspect]()
         self._counted = Batches[None]()
 
@@ -76,13 +78,19 @@ class Quarantine:
             return
         of, suspects = self._journal.count, self._journal.suspects
         for suspect in await suspects.count(partitions, of, list(agents), has_died=have_died):
-            self._withheld.setdefault(_root(suspect.key.session_id), trio.Event())
+            self._withheld.setdefault(root := _root(suspect.key.session_id), trio.Event())
+            if suspect.is_blamed:
+                self._blamed.add(root)
             self._suspects.put(suspect)
         self._counted.put(None)
 
     def is_withheld(self, session_id: str) -> bool:
         """Return True for a session that nobody may open yet."""
         return _root(session_id) in self._withheld
+
+    def is_blamed(self, session_id: str) -> bool:
+        """Return True for such a session of which nodes have died, and not of a request to it: that has waited."""
+        return _root(session_id) in self._blamed
 
     async def wait(self, session_id: str) -> None:
         """Wait until a session may be opened."""
@@ -98,6 +106,25 @@ class Quarantine:
             is_left = await self._journal.suspects.forget_ended(slots, list(self._runtime.agents))
         if is_left:
             self._counted.put(None)
+
+    async def has_accepted(self, asked: WireRequest) -> bool:
+        """Return True if a session is in the middle of what a request has said: that a node died is counted there.
+
+        Raises:
+            JournalFailed: the database does not answer.
+        """
+        session_id = session_named(asked)
+        if not (session_id and is_storable(session_id)):
+            return False
+        agents = await self._journal.suspects.agents_of(session_id)
+        if asked.verb == ASK:  # the session is there for nothing else
+            return bool(agents)
+        with suppress(JournalDamaged):
+            for agent in agents:
+                left = _messages_left(await self._journal.load(session_id, agent=agent))
+                if _id_of(asked) in {each.id for each in left}:
+                    return True
+        return False
 
     async def bury_request(self, asked: WireRequest, words: str) -> bool:
         """Note a request that is given up, so that a person can have it sent again; False if that cannot be done now."""
@@ -122,8 +149,8 @@ class Quarantine:
                     "session %s is left for later: %s", Each(suspect.key.session_id), Each(str(error))
                 )
             finally:
-                released = self._withheld.pop(_root(suspect.key.session_id), None)
-                if released is not None:
+                self._blamed.discard(root := _root(suspect.key.session_id))
+                if (released := self._withheld.pop(root, None)) is not None:
                     released.set()
 
     async def _try(self, suspect: Suspect) -> None:
@@ -167,9 +194,10 @@ class Quarantine:
     async def _bury(self, suspect: Suspect) -> None:
         """End the message that kills its process, without running it: who waits for it hears that."""
         key = suspect.key
-        message = _message_at_work(await self._journal.load(key.session_id, agent=key.agent))
-        if message is None:
+        left = _messages_left(await self._journal.load(key.session_id, agent=key.agent))
+        if not left:
             return
+        message = left[0]
         words = (
             f"{suspect.crashes} processes died while it was worked on, {suspect.alone} of them with it alone"
         )
@@ -189,8 +217,8 @@ class Quarantine:
             _log.warning("nobody was told of a message that was given up: %s", Each(str(error)))
 
 
-def _message_at_work(records: Iterable[Record]) -> Message | None:
-    """The message that a session was working on, or the first that waits for it."""
+def _messages_left(records: Iterable[Record]) -> list[Message]:
+    """The messages that a session has accepted and not ended: the one that it was working on, then those that wait."""
     accepted: dict[str, Message] = {}
     begun: set[str] = set()
     for record in records:
@@ -201,7 +229,7 @@ def _message_at_work(records: Iterable[Record]) -> Message | None:
                 begun.add(message_id)
             case Ended(message_id=message_id):
                 accepted.pop(message_id, None)
-    return next((each for each in accepted.values() if each.id in begun), next(iter(accepted.values()), None))
+    return sorted(accepted.values(), key=lambda each: each.id not in begun)
 
 
 def _agent_named(asked: WireRequest) -> str:

@@ -35,6 +35,8 @@ _MOST_NOTED = 1000
 _READ = ("reply_to", "message_id", "priority", "delivery_mode", "expiration")
 """What else nodes and brokers read of a message that waits."""
 _TYPE = re.compile(r"actgent/([1-9][0-9]{0,3})")
+ASK, CANCEL = "ASK", "CANCEL"
+"""What pools have each other do, as the verbs of requests, which only a broker carries: see `pools`."""
 BACKGROUND, USER, CONTROL, TOKEN = 0, 1, 3, 4
 """Priorities: of what nobody waits for, of requests, of what ends something, and of a partition's token."""
 PERSISTENT = 2

@@ -35,6 +35,7 @@ class World:
     failing: str = ""
     error: Exception = attrs.field(factory=lambda: JournalFailed("the database is away"))
     alone: int = 0
+    crashes: int = 3
     left: int = TRIES
     is_ours: bool = True
     noted: list = attrs.field(factory=list)
@@ -53,7 +54,7 @@ class World:
 
     async def count_all(self, *_, **__):
         await trio.lowlevel.checkpoint()
-        return [Suspect(key=KEY, crashes=3, alone=self.alone)]
+        return [Suspect(key=KEY, crashes=self.crashes, alone=self.alone)]
 
     async def forget_ended(self, *_):
         await trio.lowlevel.checkpoint()
@@ -168,3 +169,18 @@ async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
     world = World("take_up", JournalDamaged("its checksum is wrong"), left=10**9)
     await try_suspect(world)
     assert world.left == 10**9 - 1
+
+
+@pytest.mark.parametrize(("crashes", "alone", "is_blamed"), [(3, 0, True), (4, 1, True), (4, 0, False)])
+async def test_a_suspect_is_blamed_for_deaths_in_its_trial(crashes, alone, is_blamed):
+    """Those after it went on beside others may be of a request to it, which is counted then: else that would kill node after node."""
+    world = World(crashes=crashes, alone=alone)
+    quarantine = Quarantine(world, world)
+    await quarantine.count([0], ["clerk"], have_died=True)
+    assert quarantine.is_blamed(f"{KEY.session_id}/below") is is_blamed
+    assert not quarantine.is_blamed("other")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        await quarantine.wait(KEY.session_id)
+        assert not quarantine.is_blamed(KEY.session_id)
+        nursery.cancel_scope.cancel()

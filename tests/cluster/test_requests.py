@@ -16,7 +16,10 @@ from actgent.cluster.quarantine import Quarantine as RealQuarantine
 from actgent.cluster.requests import MOST, TAKEN, TRIED, Requests, workers_of
 from actgent.cluster.wire import WireRequest, decode_message, properties
 from actgent.errors import BrokerLost, JournalFailed
+from actgent.journal.base import Entry
 from actgent.journal.postgres import PartitionedJournal, PartitionsLost, read_dead, read_request
+from actgent.journal.records import Accepted, Ended, Opened
+from actgent.messages import Message, Sender
 from actgent.web.gateway import open_inside
 from actgent.web.server.wired import LIMITS, WiredApplication, wired_application
 from actgent.web.tokens import Logins, TokenStore
@@ -54,14 +57,23 @@ class Tasks:
 
 
 class Quarantine:
-    def __init__(self, *, can_bury=True):
+    def __init__(self, *, can_bury=True, accepted=()):
         self.alone, self.can_bury, self.buried = trio.Lock(), can_bury, []
+        self.accepted = list(accepted)
+        """Whether sessions have accepted what the next requests say, or an error."""
 
     async def wait(self, session_id):
         await trio.lowlevel.checkpoint()
 
-    def is_withheld(self, session_id):
+    def is_blamed(self, session_id):
         return session_id == "suspect"
+
+    async def has_accepted(self, asked):
+        await trio.lowlevel.checkpoint()
+        found = self.accepted.pop(0) if self.accepted else False
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def bury_request(self, asked, words):
         await trio.lowlevel.checkpoint()
@@ -679,6 +691,81 @@ async def test_a_request_to_a_suspect_is_not_counted(autojump_clock):
         )
     assert (delivery.became, quarantine.buried, link.returned) == (["acknowledged"], [], [])
     assert [piece.status for piece in link.sent] == [200]
+
+
+async def test_a_death_is_counted_once_with_what_was_accepted(autojump_clock):
+    """A request whose node died before its session had accepted it, and whose next one died after, has had one death so far."""
+    link, quarantine, application = Returning(), Quarantine(accepted=[False, True, True]), Holding()
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, application, link, quarantine=quarantine)
+        requests.open(has_died=True)
+        requests.take(Delivery(redelivered=True), asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        for is_again in (False, True, True):
+            delivery = Delivery(link.returned[0], redelivered=is_again)
+            requests.take(delivery, asks(1))
+            await trio.testing.wait_all_tasks_blocked()
+            assert (delivery.became, len(requests)) == ([], 1)
+            requests.close()
+            await trio.testing.wait_all_tasks_blocked()
+            requests.open(has_died=True)
+        requests.take(Delivery(link.returned[0], redelivered=True), asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.headers for each in link.returned] == [
+            {"deaths": 1, "repeated": True},
+            {"deaths": 2, "repeated": True, "alone": True},
+        ]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_of_which_nobody_knows_whether_it_was_accepted_comes_again(autojump_clock):
+    """As the database is away: it is neither counted nor begun."""
+    link, quarantine, delivery = (
+        Returning(),
+        Quarantine(accepted=[JournalFailed("away")]),
+        Delivery(redelivered=True),
+    )
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Holding(), link, quarantine=quarantine)
+        requests.open(has_died=True)
+        requests.take(delivery, asks(1))
+    assert (delivery.became, link.returned, link.sent) == (["given back"], [], [])
+
+
+async def test_what_a_session_is_in_the_middle_of_was_accepted(postgres_url):
+    """The message itself: what waits behind it, and was not accepted, is counted by itself; a task of another pool has a session of its own."""
+    messages = [Message(id=f"m{each}", session_id="s", sender=Sender("ada"), parts="hi") for each in range(2)]
+    records = (Opened(owner=Sender("ada"), created_at=1.0), *(Accepted(message=each) for each in messages))
+    async with PartitionedJournal(postgres_url, node="a", partitions=1).running() as journal:
+        await journal.acquire()
+        (taken,) = await journal.take([0])
+        quarantine = RealQuarantine(journal, Returning())
+
+        async def commit(*records):
+            await journal.commit(Entry(session_id="s", agent="clerk", records=records), epoch=taken.epoch)
+
+        async def accepted():
+            says = [{"body": orjson.dumps({"message_id": each})} for each in ("m0", "m1", "m2")]
+            asked = [
+                WireRequest(**{"id": "1", "verb": "POST", "path": "/sessions/s/task", "owner": "ada"} | each)
+                for each in (
+                    *says,
+                    {"verb": "ASK", "body": b"\xff"},
+                    {"verb": "CANCEL"},
+                    {"path": "/sessions/t/task"},
+                )
+            ]
+            return [await quarantine.has_accepted(each) for each in asked]
+
+        await commit(*records)
+        assert await accepted() == [False] * 6
+        await quarantine.count([0], ["clerk"], have_died=True)
+        assert await accepted() == [True, True, False, True, False, False]
+        await commit(Ended(message_id="m0"))
+        assert await accepted() == [False, True, False, True, False, False]
+        await commit(Ended(message_id="m1"))
+        await quarantine.count([0], ["clerk"], have_died=False)
+        assert await accepted() == [False] * 6
 
 
 async def test_a_request_that_comes_again_without_a_death_is_begun(autojump_clock):

@@ -12,9 +12,8 @@ from actgent.client.transport import ConnectionLost, RemoteRequest
 from actgent.cluster.amqp import parse_broker
 from actgent.cluster.link import BrokerLink
 from actgent.cluster.opening import open_broker_client
-from actgent.cluster.pools import ASK, CANCEL
 from actgent.cluster.transport import open_broker_transport
-from actgent.cluster.wire import WireRequest, decode_message, properties
+from actgent.cluster.wire import ASK, CANCEL, WireRequest, decode_message, properties
 from actgent.errors import ActgentError, ConfigurationError, nearest
 from actgent.errors.printable import quoted
 from actgent.journal.opening import open_journal

@@ -13,6 +13,7 @@ from actgent.cluster.amqp import NotConfirmed, Unroutable
 from actgent.cluster.link import BROKEN, BrokerLink
 from actgent.cluster.quarantine import POISON, Quarantine
 from actgent.cluster.wire import deaths_of, is_alone, with_death
+from actgent.errors import JournalFailed
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
 
@@ -73,14 +74,20 @@ class Redeliveries:
         return self._judge is not None or self.has_died
 
     async def look_at(self, work: RequestWork) -> bool:
-        """Return True if a request may be begun; if its node has died, it is put again, begun alone, or refused.
+        """Return True if a request may be begun; if its node has died of it, it is put again, begun alone, or refused.
 
-        Where its session is a suspect, nodes have died of what that had accepted: the request waits for its trial.
+        A death is counted once: with the session, where that has accepted what the request says, or is tried alone.
         """
-        if self._quarantine.is_withheld(work.session):
+        if self._quarantine.is_blamed(work.session):
             return True
         if self._judge is not None and not await self._judge(work.came_at):
             return True
+        try:
+            if self._judge is None and await self._quarantine.has_accepted(work.asked):
+                return True
+        except JournalFailed:
+            await self._return(work)
+            return False
         await self._count(work)
         return False
 
@@ -111,8 +118,7 @@ class Redeliveries:
             with trio.fail_after(TAKEN):
                 await self._link.publish(self._queue, work.delivery.body, about)
         except (Unroutable, NotConfirmed, trio.TooSlowError):
-            await trio.sleep(AGAIN)
-            work.delivery.requeue()
+            await self._return(work)
             return False
         except BROKEN:  # it is not acknowledged, and comes again
             return False
@@ -124,7 +130,11 @@ class Redeliveries:
         words = f"{deaths} {_KILLED}"
         _log.error("request %s is refused: %s", Each(work.asked.path), words)
         if self._judge is None and not await self._quarantine.bury_request(work.asked, words):
-            await trio.sleep(AGAIN)
-            work.delivery.requeue()
+            await self._return(work)
             return
         await self._refuse(work, Problem(POISON, words))
+
+    async def _return(self, work: RequestWork) -> None:
+        """Have a request looked at again after a moment."""
+        await trio.sleep(AGAIN)
+        work.delivery.requeue()

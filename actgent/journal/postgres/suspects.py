@@ -34,6 +34,7 @@ WHERE s.epoch <> excluded.epoch
 """  # noqa: S608 - as above
 _SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
 _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
+_AGENTS = "SELECT agent FROM suspects WHERE session_id = %(session_id)s ORDER BY agent"
 _MARK = "UPDATE suspects SET is_alone = %(is_alone)s WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _CLEAR = "DELETE FROM suspects WHERE session_id = %(session_id)s AND agent = %(agent)s"
 _BURY = """
@@ -56,6 +57,11 @@ class Suspect:
     def is_to_be_buried(self) -> bool:
         """True: it was tried alone often enough."""
         return self.alone >= ALONE
+
+    @property
+    def is_blamed(self) -> bool:
+        """True: since it is a suspect, processes have died only while it was opened alone."""
+        return self.crashes - CRASHES <= self.alone
 
 
 @attrs.frozen
@@ -90,6 +96,10 @@ class SuspectTable:
             Suspect(key=SessionKey(agent, session_id), crashes=crashes, alone=alone)
             for session_id, agent, crashes, alone in rows
         ]
+
+    async def agents_of(self, session_id: str) -> list[str]:
+        """The agents with a session of this id that was counted, as it was in the middle of something, and has not ended that."""
+        return [agent for (agent,) in await self._table.select(_AGENTS, {"session_id": session_id})]
 
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
         """Take those off the list that have ended what they were at; returns True if others are left on it."""
