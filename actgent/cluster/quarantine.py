@@ -53,7 +53,7 @@ class Quarantine:
         self._journal, self._link = journal, link
         self._runtime: Runtime
         self.alone = trio.Lock()
-        """Held by whoever begins a request alone, as a node may have died of it."""
+        """Held by whoever begins a request or opens a session alone, as nodes may have died of it."""
         self._withheld: dict[str, trio.Event] = {}
         """By the ids of their roots, what is set when they may be opened by others."""
         self._blamed: set[str] = set()
@@ -143,7 +143,8 @@ class Quarantine:
     async def _try_all(self, suspects: Sequence[Suspect]) -> None:
         for suspect in suspects:
             try:
-                await self._try(suspect)
+                async with self.alone:
+                    await self._try(suspect)
             except (ActgentError, *BROKEN) as error:
                 _log.warning(
                     "session %s is left for later: %s", Each(suspect.key.session_id), Each(str(error))

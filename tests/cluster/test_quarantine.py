@@ -5,6 +5,7 @@ import types
 import attrs
 import pytest
 import trio
+import trio.testing
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
@@ -183,4 +184,23 @@ async def test_a_suspect_is_blamed_for_deaths_in_its_trial(crashes, alone, is_bl
         nursery.start_soon(quarantine.run, world)
         await quarantine.wait(KEY.session_id)
         assert not quarantine.is_blamed(KEY.session_id)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_suspect_is_not_opened_beside_a_request_that_is_begun_alone(autojump_clock):
+    """Nor is such a request begun beside it: a node that dies would have died of both."""
+    world = World("head", left=1)
+    quarantine = Quarantine(world, world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        async with quarantine.alone:
+            await quarantine.count([0], ["clerk"], have_died=True)
+            await trio.sleep(10)
+            assert world.noted == []
+        while not world.noted:  # noqa: ASYNC110 - as above
+            await trio.sleep(0.01)
+        assert quarantine.alone.locked()
+        await quarantine.wait(KEY.session_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not quarantine.alone.locked()
         nursery.cancel_scope.cancel()
