@@ -673,6 +673,30 @@ async def test_a_broker_that_takes_nothing_holds_up_no_request_that_is_begun_alo
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("redelivered", [False, True])
+async def test_a_request_that_is_there_twice_is_begun_once(redelivered, autojump_clock):
+    """As its node died when it had put it into its queue again, and the acknowledgement had not gone: the one with more deaths counts."""
+    link, quarantine, application = Returning(), Quarantine(), Holding()
+    before = Delivery(properties(reply_to="gone", headers={"deaths": 1}), redelivered=True)
+    after = Delivery(
+        properties(reply_to="gone", headers={"deaths": 2, "alone": True}), redelivered=redelivered
+    )
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, application, link, quarantine=quarantine)
+        for each in (before, after):
+            requests.take(each, asks(1))
+        requests.open(has_died=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert before.became == ["acknowledged"]
+        application.may_go.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert after.became == ["acknowledged"]
+        requests.close()
+    assert link.returned == []
+    assert [each.status for each in link.sent] == [500 if redelivered else 204]
+    assert quarantine.buried == ["1"] * redelivered
+
+
 async def test_a_request_to_a_suspect_is_not_counted(autojump_clock):
     """Its nodes have died of what the session had accepted, which is counted there: it is begun, and waits for the trial."""
     link, quarantine, delivery = (

@@ -113,7 +113,9 @@ class Requests:
 
     def _look_at(self, work: RequestWork) -> None:
         """Begin a request, unless a node may have died of it."""
-        if work.delivery.redelivered and self._redeliveries.may_have_killed(work):
+        delivery = work.delivery
+        is_known = delivery.redelivered or delivery.properties.headers
+        if is_known and self._redeliveries.may_have_killed(work):
             self._running[work.place] = work
             self._start(self._suspect, work)
         else:

@@ -25,6 +25,8 @@ TRIED = 5.0
 """Seconds for which a request is watched that was begun alone; then the next one is begun beside it."""
 TAKEN = 5.0
 """Seconds in which a broker takes a request into its queue again; one that takes nothing now is not waited for while others wait here."""
+NOTED = 1000
+"""Requests with deaths of which a partition knows at most."""
 _KILLED = "nodes have gone that were to answer it, so that no other one begins with it: look why"
 _log = logger_of(__name__)
 Judge = Callable[[float], Awaitable[bool]]
@@ -50,10 +52,13 @@ class Redeliveries:
     """What this node itself has put back into the queue."""
     _tried: dict[tuple[str, str], trio.Event] = attrs.field(init=False, factory=dict)
     """What is begun alone, with what is set when it has ended."""
+    _deaths: dict[tuple[str, str], int] = attrs.field(init=False, factory=dict)
+    """How many have been noted with what came, at most: it comes twice where a node dies of it before its acknowledgement has gone."""
 
     def forget(self) -> None:
         """The queue is another node's: what comes from there again, that one has had."""
         self._given_back.clear()
+        self._deaths.clear()
 
     def give_back(self, work: RequestWork) -> None:
         """Have a request come again: to this node, unless the queue is another one's by then."""
@@ -67,11 +72,20 @@ class Redeliveries:
             done.set()
 
     def may_have_killed(self, work: RequestWork) -> bool:
-        """Return True if a node may have died of a request that has come again; asked once each time."""
+        """Return True if a node may have died of a request that has come, perhaps again; asked once each time."""
+        self._note_deaths(work)
+        if not work.delivery.redelivered:
+            return False
         if work.place in self._given_back:
             self._given_back.discard(work.place)
             return False
         return self._judge is not None or self.has_died
+
+    def _note_deaths(self, work: RequestWork) -> None:
+        if deaths := deaths_of(work.delivery):
+            self._deaths[work.place] = max(deaths, self._deaths.get(work.place, 0))
+            if len(self._deaths) > NOTED:
+                del self._deaths[next(iter(self._deaths))]
 
     async def look_at(self, work: RequestWork) -> bool:
         """Return True if a request may be begun; if its node has died of it, it is put again, begun alone, or refused.
@@ -83,7 +97,7 @@ class Redeliveries:
         if self._judge is not None and not await self._judge(work.came_at):
             return True
         try:
-            if self._judge is None and await self._quarantine.has_accepted(work.asked):
+            if not work.is_read and await self._quarantine.has_accepted(work.asked):
                 return True
         except JournalFailed:
             await self._return(work)
@@ -93,7 +107,9 @@ class Redeliveries:
 
     async def _count(self, work: RequestWork) -> None:
         deaths, is_shared = deaths_of(work.delivery) + 1, self._judge is not None
-        if is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
+        if self._deaths.get(work.place, 0) >= deaths:  # it was put again, and is here as that, too
+            work.delivery.acknowledge()
+        elif is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
             await self._give_up(work, deaths)
         elif deaths >= MOST_DEATHS:
             await self._try_alone(work)
