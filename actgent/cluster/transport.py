@@ -1,7 +1,8 @@
 """The way of a client to a cluster: requests into the queue of a session's partition, answers out of a queue of its own.
 
 What is read from an owner is asked for again when a partition has another one, by the cursor of who reads; what was to
-have an effect is delivered to the next owner by the broker, if nobody has acknowledged it.
+have an effect is delivered to the next owner by the broker, if nobody has acknowledged it. So is what was read while an owner
+went, and is asked for again: a node may die of that, too, and the third one refuses it.
 """
 
 from collections.abc import AsyncGenerator, Iterator
@@ -34,6 +35,7 @@ from .link import BrokerLink
 from .queues import beacon_exchange, client_queue, owner_exchange, partition_queue, shared_queue
 from .wire import (
     CONTROL,
+    DEATHS,
     FIRST_FORM,
     USER,
     AnswerPiece,
@@ -56,11 +58,16 @@ ROOM = 5.0
 """Seconds for which a node waits for room in an inbox; then it is asked again, as long as its caller waits."""
 SILENCE = 45.0
 """Seconds without a sign of life after which a stream counts as cut; nodes give one every 15 s."""
+UNANSWERED = 1000
+"""Reads whose node went before it answered, of which a client knows at most."""
+COUNTED = 60.0
+"""Seconds for which the answer to a read may be awaited of which a node may have died: some more may."""
 PREFETCH = 1000
 MAX_PIECES = 1000
 MAX_BYTES = 4_000_000
 """What waits for one reader at most; then its stream ends, and it comes back with its cursor."""
 _FIRST_ERROR = 400
+_MOVED = "the session has moved to another node"
 _log = logger_of(__name__)
 
 
@@ -80,6 +87,10 @@ class _Conversation:
     pieces: trio.MemorySendChannel[AnswerPiece]
     layout: Layout | None = None
     """How the pool was laid out when the partition was found."""
+    read: tuple[str, str, str] | None = None
+    """What is read of one session, if that is answered at once: its path and query, and for whom."""
+    is_counted: bool = False
+    """True: a node has gone before it answered the same. The broker gives it to the next owner, where it is counted."""
     is_asked: bool = False
     """True once the request may be at a node."""
     waiting: int = 0
@@ -95,7 +106,7 @@ class _Conversation:
         if piece.number != self.expected:
             self.lose("a piece of the answer is missing")
         elif not piece.status:
-            self.lose("the session has moved to another node")
+            self.lose(_MOVED)
         else:
             self.expected += 1
             self.is_over = piece.is_last
@@ -108,6 +119,11 @@ class _Conversation:
             if self.waiting > MAX_BYTES:
                 self.lose("the reader is too slow for its stream")
         return not self.lost
+
+    @property
+    def ends_with_its_owner(self) -> bool:
+        """True if it is to be asked again when its partition has another owner."""
+        return self.is_read and not (self.is_counted and not self.expected)
 
     def lose(self, why: str) -> None:
         self.lost = self.lost or why
@@ -125,6 +141,8 @@ class BrokerTransport(Transport):
         self._known: dict[str, _Conversation] = {}
         self._layout: Layout | None = None
         self._nursery: trio.Nursery | None = None
+        self._unanswered: dict[tuple[str, str, str], None] = {}
+        """What was read while its node went, before anything of an answer came: it may have gone of that."""
 
     def __repr__(self) -> str:
         return f"<BrokerTransport {self._link.address}>"
@@ -169,8 +187,8 @@ class BrokerTransport(Transport):
                 known.take(AnswerPiece(id=message.id, number=0, status=200, is_last=True))
         elif isinstance(message, OwnerChanged):
             for known in list(self._known.values()):
-                if known.is_read and known.partition == message.partition:
-                    known.lose("the session has moved to another node")
+                if known.ends_with_its_owner and known.partition == message.partition:
+                    known.lose(_MOVED)
 
     def _lose_all(self, why: str) -> None:
         for known in list(self._known.values()):
@@ -295,6 +313,8 @@ class BrokerTransport(Transport):
     async def _next(
         self, known: _Conversation, pieces: trio.MemoryReceiveChannel[AnswerPiece], seconds: float
     ) -> AnswerPiece:
+        if not known.ends_with_its_owner and known.is_read:
+            seconds = COUNTED
         with trio.move_on_after(seconds), suppress(trio.EndOfChannel):
             piece = await pieces.receive()
             known.waiting -= len(piece.data)
@@ -314,8 +334,24 @@ class BrokerTransport(Transport):
         finally:
             del self._known[known.id]
             receive.close()
+            self._note_end(known)
             if known.is_asked and (known.is_read or known.expected) and not known.is_over:
                 self._drop(known)
+
+    def _note_end(self, known: _Conversation) -> None:
+        if known.expected and known.read is not None:
+            self._unanswered.pop(known.read, None)
+        elif known.lost == _MOVED and known.read is not None:
+            self._unanswered[known.read] = None
+            if len(self._unanswered) > UNANSWERED:
+                del self._unanswered[next(iter(self._unanswered))]
+
+    def _note_asked(self, known: _Conversation, message: Message, seconds: float) -> bool:
+        """Return True for what is to be counted, as a node may have died of it."""
+        if isinstance(message, WireRequest) and message.verb == "GET" and known.partition is not None:
+            known.read = (message.path, message.query, message.owner) if seconds <= ANSWER else None
+        known.is_counted = known.read in self._unanswered
+        return known.is_counted
 
     async def _ask(self, known: _Conversation, form: HTTPForm, request: RemoteRequest) -> None:
         owner, seconds = request.owner or self._owner, ANSWER + request.wait
@@ -364,12 +400,14 @@ class BrokerTransport(Transport):
             await self._link.wait_up()
         if limit.cancelled_caught:
             raise ConnectionLost("there is no connection to the broker", was_sent=False)
+        is_counted = self._note_asked(known, message, seconds)
         about = properties(
             form=self._form_of(known),
             message_id=known.id,
             reply_to=self._inbox,
             priority=priority,
-            expiration=str(int(1000 * seconds)),
+            expiration=str(int(1000 * (COUNTED if is_counted else seconds))),
+            headers={DEATHS: 1} if is_counted else None,
         )
         known.lost, known.is_asked = "", True
         try:

@@ -27,7 +27,7 @@ FIRST_FORM = 1
 REPEATED = "repeated"
 """The header of a message that was delivered in the queue of an earlier generation, too."""
 DEATHS = "deaths"
-"""The header with the number of nodes that have died while they had a message."""
+"""The header with the number of nodes that have died while they had a message; of a read, as far as its client can tell."""
 ALONE = "alone"
 """The header of a request that its node has begun while it began no other one of which a node may have died."""
 _MOST_NOTED = 1000

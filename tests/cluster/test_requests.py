@@ -339,6 +339,45 @@ async def test_a_stream_holds_no_place_at_the_broker(path, autojump_clock):
     assert len(requests) == 0
 
 
+async def test_a_read_of_which_a_node_may_have_died_is_acknowledged_with_its_answer(autojump_clock):
+    """So that the broker has it where the next one dies, too: it is begun alone then, and refused. Nobody can send it again for another one."""
+    link, quarantine, application = Returning(), Quarantine(), Holding()
+
+    async def comes(about, *, redelivered=False, number="2"):
+        delivery = Delivery(about, redelivered=redelivered)
+        asked = WireRequest(id=number, verb="GET", path="/sessions/s/messages", owner="ada")
+        requests.take(delivery, asked)
+        await trio.testing.wait_all_tasks_blocked()
+        return delivery.became
+
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, application, link, quarantine=quarantine)
+        requests.open()
+        assert await comes(properties(reply_to="gone"), number="1") == ["acknowledged"]
+        suspected = properties(reply_to="gone", headers={"deaths": 1})
+        assert await comes(suspected) == []
+        for _ in range(5):  # owners that gave it back
+            requests.close()
+            await trio.testing.wait_all_tasks_blocked()
+            requests.open()
+            assert await comes(suspected, redelivered=True) == []
+        requests.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert link.returned == []
+
+        requests.open(has_died=True)
+        assert await comes(suspected, redelivered=True) == ["acknowledged"]
+        (alone,) = link.returned
+        assert await comes(alone) == []
+        requests.close()
+        await trio.testing.wait_all_tasks_blocked()
+        requests.open(has_died=True)
+        link.sent.clear()
+        assert await comes(alone, redelivered=True) == ["acknowledged"]
+        assert [(each.status, b"3 nodes have gone" in each.data) for each in link.sent] == [(500, True)]
+    assert quarantine.buried == []
+
+
 async def test_what_was_stopped_is_acknowledged_before_its_answer_goes():
     """The queue may be closed while the broker takes the answer: the next node would stop what comes behind it."""
     application, delivery = Holding(), Delivery()

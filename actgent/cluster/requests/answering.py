@@ -1,9 +1,10 @@
 """The requests of a node: answered as soon as their partition is served here, and acknowledged when they are answered.
 
 A request that only reads a session is acknowledged when it begins, since who asks can ask again, and is told when to: when
-the session has another owner. Any other is acknowledged when the broker has its answer: what had an effect the journal has
-by then, and a node that takes over finds its id there. Nobody waits for that word of the broker's where the answer goes at
-once, but for what hears it, and acknowledges; and requests are answered by workers, as turns are.
+the session has another owner; unless that was so before, and a node may have died of it. Any other is acknowledged when the
+broker has its answer: what had an effect the journal has by then, and a node that takes over finds its id there. Nobody waits
+for that word of the broker's where the answer goes at once, but for what hears it, and acknowledges; and requests are answered
+by workers, as turns are.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from actgent.cluster.amqp import ChannelClosed, Delivery, NotConfirmed, Unroutab
 from actgent.cluster.link import BrokerLink
 from actgent.cluster.operations.figures import NodeFigures
 from actgent.cluster.quarantine import Quarantine
-from actgent.cluster.wire import CONTROL, AnswerPiece, WireRequest
+from actgent.cluster.wire import CONTROL, DEATHS, AnswerPiece, WireRequest
 from actgent.errors import BrokerLost
 from actgent.messages import new_id
 from actgent.support.logs import Each, logger_of
@@ -158,7 +159,7 @@ class Requests:
     async def run(self, work: RequestWork, scope: trio.CancelScope) -> None:
         """Answer a request, unless the scope is cancelled; `finish` comes behind it."""
         work.scope = scope
-        if work.is_read and work.session:
+        if work.is_read and work.session and DEATHS not in (work.delivery.properties.headers or ()):
             work.delivery.acknowledge()
         if work.is_stopped:
             scope.cancel()

@@ -145,7 +145,8 @@ class Redeliveries:
         """Refuse a request that kills its nodes; one that a person can send again is kept for that."""
         words = f"{deaths} {_KILLED}"
         _log.error("request %s is refused: %s", Each(work.asked.path), words)
-        if self._judge is None and not await self._quarantine.bury_request(work.asked, words):
+        is_kept = self._judge is None and not work.is_read
+        if is_kept and not await self._quarantine.bury_request(work.asked, words):
             await self._return(work)
             return
         await self._refuse(work, Problem(POISON, words))

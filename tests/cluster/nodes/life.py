@@ -1,8 +1,8 @@
 """A node, as a process of its own that may be killed: `life.py JOURNAL BROKER POOL NAME [OPTION ...]`.
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
-makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, and
-before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
+makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, of
+what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
 queues, as they are on brokers from 4 on; with `asks=POOL` the agent may ask the digger of that pool, too; with `tokens=FILE` there is
 a gateway, whose port is said; with `awake=4` so many idle sessions of each agent stay in memory.
 """
@@ -36,6 +36,7 @@ from actgent.cluster.wire import deaths_of, session_named
 from actgent.runtime.intake import Intake
 from actgent.runtime.sessions import table
 from actgent.web.reach import Reach
+from actgent.web.server.wired import WiredApplication
 
 ANSWERED = Counter()
 """The requests of each session that had an effect."""
@@ -108,6 +109,12 @@ async def _die_of_a_list(page, reach, caller, query, most):
     return await page(reach, caller, query, most)
 
 
+async def _die_of_a_read(answer, application, request, tell, gone):
+    if request.verb == "GET" and request.path.startswith("/sessions/kill"):
+        signal.raise_signal(signal.SIGKILL)
+    await answer(application, request, tell, gone)
+
+
 def _may_die_of(work):
     return work.asked.verb != "GET" and session_named(work.asked).startswith(("before-", "after-"))
 
@@ -151,6 +158,7 @@ async def main():
         node.partition_queue = partial(_as_of_version_4, queues.partition_queue)
     table.MAX_LOADED_IDLE = int(options.get("awake", table.MAX_LOADED_IDLE))
     Reach.page = partialmethod(partial(_die_of_a_list, Reach.page))
+    WiredApplication.answer = partialmethod(partial(_die_of_a_read, WiredApplication.answer))
     Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))

@@ -77,3 +77,33 @@ async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(n
             assert [each.retried_as for each in await read_dead(journal)] == ["kill-1"]
             await drop_message(journal, "kill-1")
             assert not await read_dead(journal)
+
+
+async def history(clerk, session):
+    return await session.history()
+
+
+async def stream(clerk, session):
+    async with clerk.stream("hello", session=session) as stream:
+        return [each async for each in stream]
+
+
+@pytest.mark.parametrize("read", [history, stream])
+async def test_a_read_that_kills_its_node_kills_three(nodes, read):
+    """It is refused to who asks again and again; other sessions are answered, and read, where the fourth node is left."""
+    names = ("one", "two", "three", "four")
+    with trio.fail_after(3 * PATIENCE):
+        for name in names:
+            await nodes.start(name)
+        async with nodes.cluster.connect(patience=60) as client:
+            clerk = client.agent("clerk")
+            session = await clerk.create_session("ada", session_id="kill-1")
+            other = await clerk.create_session("ada", session_id="s1")
+            with pytest.raises(RemoteError) as refused:
+                await read(clerk, session)
+            assert (refused.value.kind, refused.value.status) == ("poison", 500)
+            assert "3 nodes have gone" in str(refused.value)
+            assert (await clerk.run("hello", session=other)).text == "you said: hello"
+            assert len(await other.history()) == 2
+        assert sum(nodes.running[name].poll() is None for name in names) == 1
+        assert not await read_dead(nodes.cluster.journal)
