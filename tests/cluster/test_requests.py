@@ -378,6 +378,21 @@ async def test_a_read_of_which_a_node_may_have_died_is_acknowledged_with_its_ans
     assert quarantine.buried == []
 
 
+@pytest.mark.parametrize("is_dropped", [False, True])
+async def test_a_read_whose_node_has_died_is_asked_for_again(is_dropped):
+    """Its client has heard that it is to do so, and says then that a node has gone: else it would be counted by two. Nobody's is dropped."""
+    link, headers = Returning(), {"deaths": 1} if is_dropped else None
+    delivery = Delivery(properties(reply_to="gone", headers=headers), redelivered=True)
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Holding(), link)
+        requests.open(has_died=True)
+        requests.take(delivery, WireRequest(id="1", verb="GET", path="/sessions/s/messages", owner="ada"))
+        if is_dropped:
+            requests.drop(("gone", "1"))
+    assert (delivery.became, link.returned) == (["acknowledged"], [])
+    assert [(each.status, each.is_last) for each in link.sent] == ([] if is_dropped else [(0, True)])
+
+
 async def test_what_was_stopped_is_acknowledged_before_its_answer_goes():
     """The queue may be closed while the broker takes the answer: the next node would stop what comes behind it."""
     application, delivery = Holding(), Delivery()

@@ -56,7 +56,7 @@ class Requests:
         queue: str = "",
         judge: Judge | None = None,
     ) -> None:
-        self._redeliveries = Redeliveries(link, quarantine, queue, judge, self._refuse)
+        self._redeliveries = Redeliveries(link, quarantine, queue, judge, self._refuse, self._cut)
         self._figures = figures
         self._link, self._application = link, application
         self._quarantine, self._start, self._workers = quarantine, start, workers

@@ -31,6 +31,8 @@ _KILLED = "nodes have gone that were to answer it, so that no other one begins w
 _log = logger_of(__name__)
 Judge = Callable[[float], Awaitable[bool]]
 """Finds out whether a node has died not long before a time."""
+LeadOn = Callable[[RequestWork], Awaitable[None]]
+"""Has whoever reads ask again."""
 Refuse = Callable[[RequestWork, Problem], Awaitable[None]]
 """Answers a request of which nothing was done."""
 
@@ -46,6 +48,7 @@ class Redeliveries:
     _judge: Judge | None
     """None for a partition: who takes it knows whether its last owner has died."""
     _refuse: Refuse
+    _lead_on: LeadOn
     has_died: bool = False
     """True for a partition whose last owner has died: what was delivered before may have been at it."""
     _given_back: set[tuple[str, str]] = attrs.field(init=False, factory=set)
@@ -96,6 +99,9 @@ class Redeliveries:
             return True
         if self._judge is not None and not await self._judge(work.came_at):
             return True
+        if self._judge is None and work.is_read and not deaths_of(work.delivery):
+            await self._lead_on(work)  # they say with the next one that a node has gone
+            return False
         try:
             if not work.is_read and await self._quarantine.has_accepted(work.asked):
                 return True
@@ -107,7 +113,8 @@ class Redeliveries:
 
     async def _count(self, work: RequestWork) -> None:
         deaths, is_shared = deaths_of(work.delivery) + 1, self._judge is not None
-        if self._deaths.get(work.place, 0) >= deaths:  # it was put again, and is here as that, too
+        is_twice = self._deaths.get(work.place, 0) >= deaths  # it was put again, and is here as that, too
+        if is_twice or (work.is_read and work.gone.is_set()):
             work.delivery.acknowledge()
         elif is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
             await self._give_up(work, deaths)
