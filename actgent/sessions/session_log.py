@@ -42,10 +42,7 @@ LONG = 15_000
 
 @attrs.define(eq=False)
 class SessionLog:
-    """Collects what happens in one session, and writes it step by step, in order.
-
-    Ctrl-C cuts nothing of that: what was taken to be written would be missing before what comes.
-    """
+    """Collects what happens in one session, and writes it step by step, in order; Ctrl-C cuts nothing of that."""
 
     session_id: str
     agent: str
@@ -77,18 +74,13 @@ class SessionLog:
     """True: another process goes on with the session, or is about to."""
     due: float = 0.0
     """Unix time in seconds of the session's earliest date, as its records have it; 0 is that there is none."""
-    _creation: Creation | None = None
-    """Of a session that is new; None: the journal brought it back."""
+    creation: Creation | None = None
+    """Of a session that is new; None: the journal brought it back, and others below it may be in the journal alone."""
 
     def begin(self, opened: Opened) -> None:
         """The session is new, and this is its first record: where another one has its id, nothing of it is written."""
-        self._creation = Creation()
+        self.creation = Creation()
         self.add(opened)
-
-    @property
-    def has_come_back(self) -> bool:
-        """True if the journal brought the session back, so that others below it may be in the journal alone."""
-        return self._creation is None
 
     def set_timer(self, at: float) -> None:
         """The session's earliest date is this from its next step on."""
@@ -139,7 +131,10 @@ class SessionLog:
             except (JournalSlow, SessionMoved):
                 raise
             except Exception:
-                self._pending = self._still_true(noted) + self._pending
+                late = [each for each in noted if not isinstance(each, Due) or each.at == self.due]
+                self._pending = (
+                    late + self._pending
+                )  # without a date behind which there is another one by now
                 raise
 
     def _flush_before(self) -> None:
@@ -183,10 +178,6 @@ class SessionLog:
         if self._opened is not None:
             raise JournalSlow(patience)
         return max(0.0, scope.deadline - trio.current_time())
-
-    def _still_true(self, noted: Sequence[Record]) -> list[Record]:
-        """What was noted, without a date behind which there is another one by now."""
-        return [each for each in noted if not isinstance(each, Due) or each.at == self.due]
 
     def tell(self, outcomes: Iterable[Told], checkpoint: TurnCheckpoint | None) -> None:
         """Outcomes are about to be told; those that a turn which goes on has told before are written."""
@@ -294,7 +285,7 @@ class SessionLog:
 
     def withdraw(self) -> bool:
         """Nobody got the session, so its id is free; returns whether the journal may have something of it."""
-        creation = self._creation
+        creation = self.creation
         is_refused = creation is not None and creation.is_refused
         is_there = bool(self._steps) and not (self.has_moved or is_refused)
         if is_there:
@@ -361,7 +352,7 @@ class SessionLog:
         self, step: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
     ) -> Entry:
         self.grown += len(step)
-        creation = self._creation
+        creation = self.creation
         return _make_entry(
             session_id=self.session_id,
             agent=self.agent,

@@ -317,10 +317,8 @@ running_turn: ContextVar[Turn | None] = ContextVar("running_turn", default=None)
 
 def can_go_on(said: Sequence[Message], message_id: str) -> bool:
     """Return True if the failed turn of a message can continue after what was said last; it begins anew if none of its calls ran."""
-    if not said or said[-1].cut:
-        return False
-    if not said[-1].tool_results:
-        return True
+    if not said or said[-1].cut or not said[-1].tool_results:
+        return bool(said) and not said[-1].cut
     its = itertools.takewhile(lambda message: message.id != message_id, reversed(said))
     return any(result.status != "cancelled" for message in its for result in message.tool_results)
 

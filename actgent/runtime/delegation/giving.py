@@ -403,7 +403,7 @@ async def find_tasks(
         SessionMoved: another process goes on with them.
         JournalError: they cannot be read.
     """
-    if journal is not None and asker.log is not None and asker.log.has_come_back:
+    if journal is not None and asker.log is not None and asker.log.creation is None:
         ids = child_ids(agents.opener(asker.agent), asker, task_id)
         for head in await journal.children(*asker.key):
             if head.session_id in ids and not head.closed and head.key not in (asker.children or ()):

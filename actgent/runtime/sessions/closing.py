@@ -72,7 +72,7 @@ class _Closing:
         await host_of(context).close(context)
         for each in self._below:
             await write_end(each)
-        if self._journal is not None and log is not None and log.has_come_back:  # else all is in memory
+        if self._journal is not None and log is not None and log.creation is None:  # else all is in memory
             await close_below(context.key, self._journal, self._opener_of)
 
     def go_on(self, keeping: ExitStack) -> None:

@@ -24,13 +24,7 @@ from actgent.approvals import (
     word_for,
 )
 from actgent.control.durable_timer import DurableTimer
-from actgent.errors import (
-    AlreadyDecided,
-    ApprovalMismatch,
-    ApprovalNotFound,
-    NotSuspended,
-    Suspended,
-)
+from actgent.errors import AlreadyDecided, ApprovalMismatch, ApprovalNotFound, NotSuspended, Suspended
 from actgent.journal.records import Decided, Ended, PersonAsked, Record, Resumed, Said, SuspendedRecord
 from actgent.messages import Message, ToolCall
 
