@@ -1,7 +1,7 @@
 """A session's end of the journal: what happens in it, written step by step."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import attrs
@@ -36,6 +36,7 @@ from actgent.support.quick_init import maker
 from .waiting.turn_checkpoint import TurnCheckpoint
 
 _make_entry = maker(Entry)
+_NOTHING = nullcontext()
 LONG = 15_000
 """Records behind which a session gets its next snapshot: about 0.15 s of the time in which it is opened."""
 
@@ -125,7 +126,7 @@ class SessionLog:
             patience = await self._wait_opened(patience)
         self._flush_before()
         noted, self._pending = self._pending, []
-        with self._opening(noted):
+        with self._opening() if _opens(noted) else _NOTHING:
             try:
                 await self._commit([*noted, *records], patience)
             except (JournalSlow, SessionMoved):
@@ -149,11 +150,8 @@ class SessionLog:
             self._pending += dates[-1:]
 
     @contextmanager
-    def _opening(self, noted: Sequence[Record]) -> Iterator[None]:
+    def _opening(self) -> Iterator[None]:
         """Write nothing else while the step that opens the session is on its way: that is its first, whatever comes of it."""
-        if not _opens(noted):
-            yield
-            return
         self._is_paused, self._opened = True, trio.Event()
         try:
             yield
@@ -249,7 +247,7 @@ class SessionLog:
             return
         await self._wait_opened()
         noted, self._pending = self._pending, []
-        with self._opening(noted):
+        with self._opening() if _opens(noted) else _NOTHING:
             await self._commit(() if self._is_over else noted, is_kept=True)
 
     @trio.lowlevel.enable_ki_protection
