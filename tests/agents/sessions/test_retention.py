@@ -203,6 +203,37 @@ async def test_sessions_that_work_or_wait_for_people_stay(autojump_clock):
         assert await ids_in(journal) == {"work", "pay"}
 
 
+class Counting(MemoryJournal):
+    """Counts how often it is asked what is below sessions."""
+
+    asked = 0
+
+    async def children_of(self, keys):
+        self.asked += 1
+        return await super().children_of(keys)
+
+
+async def test_a_tree_that_is_idle_is_looked_for_once_a_level(autojump_clock):
+    """However many sessions it has; and all of it is held still while it leaves, or nothing of it does."""
+    async with (
+        Counting().running() as journal,
+        open_runtime(journal=journal, retention=Retention(idle=60)) as runtime,
+    ):
+        agent = await runtime.start(agent_of())
+        root = await agent.create_session("ada", "hello", session_id="root")
+        for number in range(20):
+            child = await agent.create_session("ada", "hello", session_id=f"c{number}", parent=root)
+            last = await agent.create_session("ada", "hello", session_id=f"l{number}", parent=child)
+            await last.wait_idle()
+        with runtime.agents.opener("clerk").opens("l7"):
+            await trio.sleep(200)
+            assert len(await ids_in(journal)) == 41
+        journal.asked = 0
+        await trio.sleep(200)
+        assert await ids_in(journal) == set()
+        assert journal.asked == 3
+
+
 class Slow(MemoryJournal):
     """Lets something happen just before it erases."""
 

@@ -6,7 +6,10 @@ Nobody has its answer then, or the client has it and the broker does not know.
 import pytest
 import trio
 
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
 from actgent import Approve, SessionNotFound, Suspended
+from actgent.journal.postgres import partition_of_slot, slot_of
 
 from .talks import PATIENCE
 
@@ -95,6 +98,24 @@ async def delete_session(clerk, session, client):
         await session.status()
 
 
+async def fork(clerk, session, client):
+    await session.chat("hello")
+    before = await settled(session)
+    made = await client.fork(session.id, agent="clerk", new_id=id_beside(session.id))
+    copy = await (await clerk.open_session(made.session_id)).history()
+    assert [each.text for each in copy] == [each.text for each in before]
+
+
+def id_beside(session_id):
+    """An id of the same partition."""
+    ids = (f"{session_id}-{number}" for number in range(10_000))
+    return next(each for each in ids if partition_of(each) == partition_of(session_id))
+
+
+def partition_of(session_id):
+    return partition_of_slot(slot_of(session_id), 64)
+
+
 async def create(clerk, session, client):
     assert (await clerk.run("hello", session=session)).text == "you said: hello"
 
@@ -111,10 +132,11 @@ CASES = {
     set_mode: 2,
     aclose: 2,
     delete_session: 2,
+    fork: 3,
     create: 1,
 }
 """With the number of the request whose owner dies, of those with an effect; the first one makes the session."""
-BEHIND = [chat, interrupt, schedule, answer, aclose]
+BEHIND = [chat, interrupt, schedule, answer, aclose, fork]
 """Those of which the client has the answer when its node dies."""
 
 
