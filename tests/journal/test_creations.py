@@ -8,6 +8,7 @@ import trio
 
 from actgent.errors import JournalFull, SessionExists
 from actgent.journal.base import Creation, Entry
+from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.records import Changed, Closed, Opened
 from actgent.journal.wrapped import RelaxedJournal
@@ -96,6 +97,28 @@ async def test_a_session_that_is_kept_for_want_of_space_is_there(journal, monkey
     monkeypatch.setattr(journal, "_write", write)
     assert await refusals(partial(journal.commit, step(first("bob")), epoch=epoch)) == [0] * is_kept
     assert await journal.load("s") == (first("ada" if is_kept else "bob"),)
+
+
+@pytest.mark.parametrize("erase", ["delete", "erase_trees"])
+async def test_what_is_kept_of_an_erased_session_is_gone_with_it(journal, monkeypatch, erase):
+    """It would be a session without a first step."""
+    epoch, write, key = await journal.acquire(), journal._write, SessionKey("a", "s")
+
+    async def fail(*_):
+        raise JournalFull("no space")
+
+    await journal.commit(step(first("ada")), epoch=epoch)
+    monkeypatch.setattr(journal, "_write", fail)
+    monkeypatch.setattr(type(journal), "_may_start", False)
+    with pytest.raises(JournalFull):
+        await journal.commit(attrs.evolve(step(Changed(changes={"n": 1})), is_kept=True), epoch=epoch)
+    monkeypatch.setattr(journal, "_write", write)
+    if erase == "delete":
+        await journal.delete("s", agent="a")
+    else:
+        assert await journal.erase_trees([key]) == [key]
+    await journal.commit(step(first("bob")), epoch=epoch)
+    assert await journal.load("s") == (first("bob"),)
 
 
 async def test_an_owner_of_partitions_refuses_a_second_session(postgres_url):

@@ -394,6 +394,8 @@ class GroupedJournal(StoredJournal):
             with trio.CancelScope(shield=True):
                 gone = await self._erase_trees(roots, unchanged_since, self._epoch)
                 self._heads.erase(gone)
+                for key in gone:
+                    self._queue.kept.pop(key, None)  # or they would begin it again, without its first step
                 self._onlookers.pages.forget_counts()
                 self.statistics.erased += len(gone)
                 self._onlookers.feed.tell_erased(gone)
