@@ -87,11 +87,12 @@ class _Closing:
         with keeping:
             try:
                 await self._close_patiently()
-            except BaseException as error:
+            except ActgentError as error:
                 self._leave_open()
-                if not isinstance(error, ActgentError):
-                    raise
                 _log.warning("the closed session %s stays open: %s", Each(self._context.id), Each(str(error)))
+            except BaseException:
+                self._leave_open()
+                raise
 
     async def _close_patiently(self) -> None:
         """Close what is below, again where the journal fails."""
