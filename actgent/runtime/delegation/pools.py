@@ -41,7 +41,7 @@ from actgent.runtime.slots import awaited_by, names_of_waiters, slot_lent
 from actgent.sessions.context import SessionContext
 from actgent.sessions.handlers import Handlers
 from actgent.sessions.incoming import message_to
-from actgent.sessions.restore import owner_of
+from actgent.sessions.restore import is_unused, owner_of
 from actgent.sessions.waiting.task_reports import answer_in
 from actgent.sessions.waiting.tasks import Task, id_below
 from actgent.sessions.waiting.turn_future import TurnFuture
@@ -281,6 +281,11 @@ class PoolTasks:
             opened = owner_of(records)
             if opened is not None and opened.asker != task.asker:
                 raise SessionExists(task.agent, task.session_id)
+            if is_unused(
+                records
+            ):  # the journal did not take the task: it is asked for again, and begins anew
+                await trio.sleep(LOOK)
+                return PoolReport()
             if any(isinstance(each, Closed) for each in records):
                 return _report_of(task, records)
             context = opener.running.sessions.get(task.session_id)
