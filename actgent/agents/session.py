@@ -529,6 +529,8 @@ class Session(Generic[DataT_co]):
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running; a turn that waits for people, and what is queued behind it, count as idle.
 
+        What was answered is in the journal then, unless that fails.
+
         Raises:
             WouldDeadlock: called from a handler or tool of this session, which would wait for itself.
         """

@@ -8,8 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 
 import attrs
+import trio
 
 from .clock import Clock
+from .schedule import Schedule
 
 TIMER_TOLERANCE_SECONDS = 0.001
 """How early a timer may fire: clocks round."""
@@ -41,6 +43,18 @@ class DurableTimer:
     def steady_at(self, clock: Clock) -> float:
         """Return its time by `Clock.steady`."""
         return self.at if self.is_delay else clock.steady_of(self.at)
+
+
+@attrs.define(eq=False)
+class SessionTimers:
+    """Timers that are set, and the schedules behind some of them; only a session that ever had one has this."""
+
+    due: dict[str, DurableTimer] = attrs.field(factory=dict)
+    """By their ids."""
+    scheduled: dict[str, Schedule] = attrs.field(factory=dict)
+    """Schedules that were set, by their ids, also those that have fired."""
+    writing: dict[str, trio.Event] = attrs.field(factory=dict)
+    """Schedules that are just being written, by their ids."""
 
 
 def first_time(timers: Mapping[str, DurableTimer]) -> float:

@@ -42,6 +42,8 @@ class Entry:
     """Seconds that `commit` waits at most; None is for as long as it takes."""
     is_kept: bool = False
     """True: where `commit` fails for want of space or of the storage, the step goes before the session's next one, as by `write_soon`."""
+    is_awaited: bool = False
+    """True: readers wait for it, so that `write_soon` has it written at once."""
     creation: Creation | None = None
     """Of a session whose steps are to be refused as its first one is; None for others, and for one that is made by this step alone."""
 
@@ -206,7 +208,7 @@ class Journal(abc.ABC):
 
     @abc.abstractmethod
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
-        """Queue a step: durable with the session's next commit, and within about 50 ms.
+        """Queue a step: durable with the session's next commit, and within about 50 ms; begun at once where it is awaited.
 
         What cannot be written is kept, and goes before the session's next step, whose error says so.
 

@@ -1,5 +1,6 @@
 """What names a session in a journal, and how sessions are listed page by page."""
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,10 @@ def to_findable(name: str) -> str:
     return name if is_storable(name) else NOBODY
 
 
+_LONGEST = 100
+"""Characters of an agent's name and an id together that stand in a scope as they are."""
+
+
 class SessionKey(NamedTuple):
     """What names a session: an id is unique for its agent."""
 
@@ -43,6 +48,19 @@ class SessionKey(NamedTuple):
     def findable(self) -> "SessionKey":
         """The same as databases can look for it."""
         return SessionKey(to_findable(self.agent), to_findable(self.session_id))
+
+    @property
+    def scope(self) -> str:
+        """A text of at most 102 characters that is one session's alone: readable, or a digest where that would be ambiguous.
+
+        With it begin the ids that a session gives to others: to sessions that it opens, and to what its tools do outside.
+        """
+        agent, session_id = self
+        is_plain = "/" not in agent and "/" not in session_id and not agent.startswith("~")
+        if is_plain and len(agent) + len(session_id) <= _LONGEST:
+            return f"@{agent}/{session_id}"
+        known = f"{len(agent)}/{agent}/{session_id}".encode("utf-8", "surrogatepass")
+        return f"@~{hashlib.blake2b(known, digest_size=16).hexdigest()}"
 
 
 class Cursor(NamedTuple):

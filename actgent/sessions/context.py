@@ -1,18 +1,10 @@
-"""The agent's end of a session: its record, its state, and the turn that runs.
+"""The agent's end of a session: its record, its state, and the turn that runs."""
 
-What the ids begin with that a session gives to others: to sessions that it opens, and to what its tools do outside.
-
-An id of a session is unique for its agent only, so these are made from both, and no two sessions make the same.
-
-The timers and schedules of a session, as data.
-"""
-
-import hashlib
 import math
 import typing
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -22,9 +14,8 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.wait_graph import WaitNode
 from actgent.control.budget import Account
-from actgent.control.durable_timer import DueIndex, DurableTimer, first_steady_time, first_time
-from actgent.control.schedule import Schedule
-from actgent.errors import NotRunning, SessionClosed, SessionMoved
+from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers, first_steady_time, first_time
+from actgent.errors import Fenced, JournalError, NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Decided, PersonAsked, Prompted, Resumed, Said, SuspendedRecord
@@ -42,32 +33,6 @@ from .waiting.approval_ledger import APPROVAL_TIMER, ApprovalDeadline, ApprovalL
 from .waiting.tasks import Task
 from .waiting.turn_checkpoint import TurnCheckpoint
 from .waiting.turn_future import TurnFuture
-
-
-@attrs.define(eq=False)
-class SessionTimers:
-    """Timers that are set, and the schedules behind some of them; only a session that ever had one has this."""
-
-    due: dict[str, DurableTimer] = attrs.field(factory=dict)
-    """By their ids."""
-    scheduled: dict[str, Schedule] = attrs.field(factory=dict)
-    """Schedules that were set, by their ids, also those that have fired."""
-    writing: dict[str, trio.Event] = attrs.field(factory=dict)
-    """Schedules that are just being written, by their ids."""
-
-
-LONGEST = 100
-"""Characters of an agent's name and an id together that stand in a scope as they are."""
-
-
-def scope_of(agent: str, session_id: str) -> str:
-    """A text of at most 102 characters that is one session's alone: readable, or a digest where that would be ambiguous."""
-    is_plain = "/" not in agent and "/" not in session_id and not agent.startswith("~")
-    if is_plain and len(agent) + len(session_id) <= LONGEST:
-        return f"@{agent}/{session_id}"
-    known = f"{len(agent)}/{agent}/{session_id}".encode("utf-8", "surrogatepass")
-    return f"@~{hashlib.blake2b(known, digest_size=16).hexdigest()}"
-
 
 _NO_STATE: Mapping[str, Any] = MappingProxyType({})
 Status = Literal["idle", "working", "suspended", "closed"]
@@ -170,7 +135,7 @@ class SessionContext:
     @property
     def scope(self) -> str:
         """The prefix of the ids that it gives to others; no other session's ids begin with it."""
-        return self.id if self.is_former else scope_of(self.agent, self.id)
+        return self.id if self.is_former else self.key.scope
 
     @property
     def description(self) -> str:
@@ -230,6 +195,11 @@ class SessionContext:
         """Return True if a person says it: to the model, an agent's requests are a user's messages, too."""
         is_owners = message.sender.name == self.owner.name
         return message.sender.kind == "user" and not (is_owners and self.owner.kind == "agent")
+
+    @property
+    def is_heard(self) -> bool:
+        """True if a handler here hears what is answered, or that nothing is."""
+        return self.handlers.any_of("conversation", "event", "routing", "exception")
 
     @property
     def is_at_rest(self) -> bool:
@@ -407,6 +377,9 @@ class SessionContext:
         while mail.pending and self.suspension is None:
             await mail.park()
         mail.forget_idle()
+        if self.log is not None and mail.is_only_read:
+            with suppress(JournalError, Fenced):  # it is kept, or another process answers
+                await self.log.flush()
         if mail.has_moved or mail.is_sent_on:
             raise SessionMoved(self.agent, self.id)
 

@@ -208,14 +208,20 @@ class SessionLog:
         self.add(said)
 
     def end(
-        self, *message_ids: str, failed: str | None, error: str = "", words: str = "", closes: bool = False
+        self,
+        *message_ids: str,
+        failed: str | None,
+        error: str = "",
+        words: str = "",
+        closes: bool = False,
+        is_awaited: bool = False,
     ) -> None:
-        """Messages were dealt with, all in one turn; with `closes` the session ends with them."""
+        """Messages were dealt with, all in one turn; with `closes` the session ends with them. `is_awaited` by readers."""
         for message_id in message_ids:
             self.add(make_ended(message_id=message_id, failed=failed, error=error, words=words))
         if closes:
             self.note_closed()
-        self.flush_soon()
+        self.flush_soon(is_awaited=is_awaited)
         if self.grown >= LONG:
             self.tell_long()
 
@@ -251,12 +257,12 @@ class SessionLog:
             await self._commit(() if self._is_over else noted, is_kept=True)
 
     @trio.lowlevel.enable_ki_protection
-    def flush_soon(self) -> None:
-        """Write what was noted, without waiting: durable with the next step, or shortly."""
+    def flush_soon(self, *, is_awaited: bool = False) -> None:
+        """Write what was noted, without waiting: durable with the next step, or shortly; at once where readers wait for it."""
         if self._pending and not self._is_paused:
             step, self._pending = self._pending, []
             if not self._is_over:
-                self._write_soon(step)
+                self._write_soon(step, is_awaited=is_awaited)
 
     @property
     def is_idle(self) -> bool:
@@ -312,10 +318,10 @@ class SessionLog:
         self.flush_soon()
         self._write_soon([record])
 
-    def _write_soon(self, records: Sequence[Record]) -> None:
+    def _write_soon(self, records: Sequence[Record], *, is_awaited: bool = False) -> None:
         self._steps += 1
         try:
-            self._journal.write_soon(self._entry(records), epoch=self._epoch)
+            self._journal.write_soon(self._entry(records, is_awaited=is_awaited), epoch=self._epoch)
         except Fenced:
             if self.on_fenced is None:
                 raise
@@ -347,7 +353,12 @@ class SessionLog:
             on_fenced(self)
 
     def _entry(
-        self, step: Sequence[Record], patience: float | None = None, *, is_kept: bool = False
+        self,
+        step: Sequence[Record],
+        patience: float | None = None,
+        *,
+        is_kept: bool = False,
+        is_awaited: bool = False,
     ) -> Entry:
         self.grown += len(step)
         creation = self.creation
@@ -357,6 +368,7 @@ class SessionLog:
             records=tuple(step),
             patience=patience,
             is_kept=is_kept,
+            is_awaited=is_awaited,
             creation=None if creation is None or creation.is_written else creation,
         )
 

@@ -158,6 +158,8 @@ class TurnAnswer:
     """The part that is there while it grows: kept for the record if the answer is cut."""
     gate: trio.Event | None = None
     """Set when guards have agreed; until then nothing of the answer is shown or kept. None: there is nothing to agree to."""
+    is_only_read: bool = False
+    """True: it is on its way to the journal, where others read it; nobody here hears it."""
     aside: str = ""
     """Additions of query pre-processors to the next model call."""
     fitting: Fitting | None = None

@@ -42,6 +42,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.prompts import PromptManager
 from actgent.sessions.context import SessionContext
+from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, checkpoint_of
 from actgent.sessions.waiting.approval_ledger import PendingCalls
 from actgent.sessions.waiting.turn_checkpoint import TurnCheckpoint
@@ -387,14 +388,12 @@ class AgentCore:
             await self._go_on(context, turn, message, further)
 
     async def reply(self, context: SessionContext, turn: Turn, deliveries: Sequence[Delivery]) -> None:
-        """Let the session's handlers have what was answered, and other agents what is theirs."""
+        """Let the session's handlers have what was answered, when it is written, and other agents what is theirs."""
         if self.guards.answers:
             deliveries = [await self._guarded(context, turn, each) for each in deliveries]
-        if (log := context.log) is not None:
-            answer = context.conversation.last_message
-            if answer is not None and not is_said(deliveries, answer):
-                log.tell(told_records(deliveries, answer), turn.checkpoint)
-            await log.flush()
+        if context.log is not None:
+            is_watched = bool(self.hooks.listeners) or self.observer.stream.watched
+            await _write_answer(context, context.log, turn, deliveries, is_watched=is_watched)
         for delivery in deliveries:
             await self.dispatcher.deliver(context, turn, delivery)
         for delivery in deliveries:
@@ -415,6 +414,9 @@ class AgentCore:
         further: Sequence[CallTools | Continue | Finish],
     ) -> None:
         """Bring about the turn's next message, unless it is to end; tools come before going on without."""
+        if turn.answer.is_only_read and context.log is not None:
+            turn.answer.is_only_read = False
+            await context.log.flush()
         due = further[0] if len(further) == 1 else _first_due(further)
         if isinstance(due, CallTools):
             results = await self.calling.run(context, turn, message, due.calls, stage=due.stage)
@@ -474,6 +476,21 @@ def _first_due(further: Sequence[CallTools | Continue | Finish]) -> CallTools | 
     if tools := [outcome for outcome in further if isinstance(outcome, CallTools)]:
         return CallTools([call for outcome in tools for call in outcome.calls], tools[-1].stage)
     return further[0]
+
+
+async def _write_answer(
+    context: SessionContext, log: SessionLog, turn: Turn, deliveries: Sequence[Delivery], *, is_watched: bool
+) -> None:
+    """Write what is about to be heard; with the end of the turn where nobody here hears it, and others read it in the journal."""
+    answer = context.conversation.last_message
+    if answer is not None and not is_said(deliveries, answer):
+        log.tell(told_records(deliveries, answer), turn.checkpoint)
+    is_heard = is_watched or turn.listeners or context.task is not None or context.is_heard
+    turn.answer.is_only_read = not (is_heard or any(isinstance(each, Route) for each in deliveries))
+    if turn.answer.is_only_read:
+        log.flush_soon()
+    else:
+        await log.flush()
 
 
 def _given_up(error: AnswerError, repairs: int) -> AnswerError:

@@ -292,6 +292,7 @@ class TurnLifecycle:
             if context.approvals.close_guarded():
                 context.watch_deadline()
         if context.log is not None:
+            context.mail.is_only_read = turn.answer.is_only_read
             self._write_end(
                 context,
                 context.log,
@@ -299,6 +300,7 @@ class TurnLifecycle:
                 turn.message,
                 error=turn.control.error,
                 blame=turn.control.blame,
+                is_awaited=turn.answer.is_only_read,
             )
             if turn.control.error is not None and kind_of(turn.control.error) == NOT_KEPT:
                 context.mail.unkept = checkpoint_of(
@@ -313,6 +315,7 @@ class TurnLifecycle:
         *messages: Message,
         error: Exception | None,
         blame: str = "internal",
+        is_awaited: bool = False,
     ) -> None:
         """Messages were dealt with; a session that ends with them is closed in the same step."""
         if context.task is not None and context.task.message_id == messages[-1].id:
@@ -323,7 +326,8 @@ class TurnLifecycle:
                 context.mail.forget_accepted(message.id)
         closes = context.mail.is_spent and not context.reports_due
         name, words = ("", "") if error is None else (type(error).__name__, own_words(error))
-        log.end(*[message.id for message in messages], failed=failed, error=name, words=words, closes=closes)
+        ids = [message.id for message in messages]
+        log.end(*ids, failed=failed, error=name, words=words, closes=closes, is_awaited=is_awaited)
 
     # --- the seconds that it may take ------------------------------------------------------
 

@@ -223,6 +223,8 @@ class GroupedJournal(StoredJournal):
 
     def write_soon(self, entry: Entry, *, epoch: int) -> None:
         self._enqueue(make_queued(encode_entry(entry), epoch))
+        if entry.is_awaited:
+            self._ask_writer()
 
     async def load(self, session_id: str, *, agent: str | None = None) -> tuple[Record, ...]:
         key = await self._key_of(session_id, agent)

@@ -24,6 +24,7 @@ from actgent.errors import (
     ToolError,
 )
 from actgent.journal.base import Entry, Journal
+from actgent.journal.listing import SessionKey
 from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.directory import Directory
@@ -32,7 +33,7 @@ from actgent.runtime.sessions.naming import choose_id, id_in_tree
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import slot_lent
 from actgent.sessions.accounts import funding_of_result
-from actgent.sessions.context import SessionContext, host_of, scope_of
+from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.incoming import Content, message_to
 from actgent.sessions.propagation import Propagation
 from actgent.sessions.restore import owner_of
@@ -433,5 +434,7 @@ async def stop_tasks(
 def was_told(agents: Directory, asker: SessionContext, task_id: str) -> bool:
     """Return True if a session was told what a task of this id came to."""
     ids = child_ids(agents.opener(asker.agent), asker, task_id)
-    names = {each for child_id in ids for agent in agents for each in (child_id, scope_of(agent, child_id))}
+    names = {
+        each for child_id in ids for agent in agents for each in (child_id, SessionKey(agent, child_id).scope)
+    }
     return any(asker.mail.has_accepted(report_id_of(each)) for each in names)

@@ -1,0 +1,155 @@
+"""Answers that nobody hears in the process: they are written with the end of their turn, for who reads the journal."""
+
+import pytest
+import trio
+
+from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
+from actgent.errors import JournalFailed
+from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Delivered, Ended, Opened, Said
+from actgent.protocols.base import Continue, Protocol, Say
+from actgent.sessions.following import Followed
+
+
+class NotingJournal(MemoryJournal):
+    """Keeps the kinds of each row that it writes, with the time, and fails while it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+        self.is_failing = False
+
+    async def _write(self, rows, heads, epoch):
+        if self.is_failing:
+            raise JournalFailed("the disk is what it is")
+        await super()._write(rows, heads, epoch)
+
+    def _note_written(self, transaction):
+        super()._note_written(transaction)
+        for records in transaction.given:
+            self.rows.append((trio.current_time(), [type(each) for each in records]))
+
+
+def kinds_of(journal):
+    return [kinds for _, kinds in journal.rows]
+
+
+async def records_of(follower):
+    """The kinds of the records that come within ten seconds."""
+    kinds = []
+    with trio.move_on_after(10):
+        while True:
+            item = await follower.receive()
+            if isinstance(item, Followed):
+                kinds.append(type(item.record))
+    return kinds
+
+
+WHOLE = [Appended, Said, Delivered, Ended]
+
+
+async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(autojump_clock):
+    """It is begun at once, and not when the delay of what nobody waits for is over."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow() as follower:
+            assert await records_of(follower) == [Opened]
+            journal.rows.clear()
+            begun = trio.current_time()
+            await session.chat("one")
+            assert await records_of(follower) == [Accepted, *WHOLE]
+        assert [at for at, _ in journal.rows] == [begun, begun]
+        assert kinds_of(journal) == [[Accepted], WHOLE]
+
+
+@pytest.mark.parametrize("hears", ["on_conversation", "on_event", "on_exception", "on_routing"])
+async def test_what_a_handler_hears_is_written_before(hears, autojump_clock):
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        written = []
+        getattr(session, hears)(lambda _: written.append([Appended, Said] in kinds_of(journal)))
+        journal.rows.clear()
+        await session.chat("one")
+        await session.wait_idle()
+        assert written == [True] * (hears == "on_conversation")
+        await trio.sleep(1)
+        assert kinds_of(journal) == [[Accepted], [Appended, Said], [Delivered, Ended]]
+
+
+async def test_what_a_caller_waits_for_is_written_before(autojump_clock):
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        journal.rows.clear()
+        assert (await agent.run("one", session=session)).text == "hi"
+        assert [Appended, Said] in kinds_of(journal)
+
+
+async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
+    """Two wait for that, and neither returns before."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        journal.rows.clear()
+        found = []
+
+        async def wait():
+            await session.wait_idle()
+            found.append(kinds_of(journal))
+
+        await session.chat("one")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            nursery.start_soon(wait)
+        assert found == [[[Accepted], WHOLE]] * 2
+
+
+async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
+    """Nobody has heard of it; who follows hears it once, when the journal works, and the session goes on meanwhile."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+
+        def answer(chat):
+            journal.is_failing = len(chat.messages) > 1
+            return "hi"
+
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer)))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow() as follower:
+            await session.chat("one")
+            assert await records_of(follower) == [Opened, Accepted, *WHOLE]
+            await session.chat("two")
+            await session.wait_idle()
+            assert await records_of(follower) == [Accepted]
+            journal.is_failing = False
+            assert await records_of(follower) == WHOLE
+
+
+class Muttering(Protocol):
+    """Says something, and goes on in the same turn."""
+
+    name = "muttering"
+    template = "x"
+
+    def read(self, answer, view):
+        said = Say(text=answer.text)
+        return [said] if view.stage == "end" else [said, Continue("end", "Go on.")]
+
+
+async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
+    """A second answer is asked for when the first one is there, so that a crash meanwhile repeats the second alone."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        found = []
+
+        def answer(chat):
+            found.append(kinds_of(journal))
+            return "hm"
+
+        agent = await runtime.start(Agent("a", llm=ScriptedLLM(answer), protocol=Muttering()))
+        session = await agent.create_session("ada", session_id="s")
+        journal.rows.clear()
+        await session.chat("one")
+        await session.wait_idle()
+        assert found == [[[Accepted]], [[Accepted], [Appended, Said, Delivered]]]
+        assert kinds_of(journal)[2:] == [[Said, Said, Delivered, Ended]]
