@@ -323,7 +323,7 @@ class Node:
 
     def _take_from(self, partition: int, scope: trio.CancelScope, delivery: Delivery) -> None:
         """Take what the queue of a partition gives, unless it is left."""
-        if not scope.cancel_called:
+        if self._subscriptions.get(partition) is scope:
             self._read(delivery, partial(self._take_in, partition))
             self._handed_over(partition)
 

@@ -175,7 +175,8 @@ class FeedReader(trio.abc.ReceiveChannel[Written | Erased]):
         if self.place == self._backlog.end or self._is_closed:
             self._check_open()
             raise trio.WouldBlock
-        self._check_place()
+        if self.place < self._backlog.begin or self._backlog.end - self.place > self.capacity:
+            self._check_place()
         item = self._backlog.at(self.place)
         told = item if isinstance(item, Erased) else item.told_now(with_records=self._with_records)
         if told is None:

@@ -23,6 +23,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -86,7 +87,7 @@ class AccessToken:
 
     def allows(self, scope: Scope) -> bool:
         """Return True if it may do what needs this scope."""
-        return scope in self.scopes or any(scope in _IMPLIED.get(each, ()) for each in self.scopes)
+        return scope in self.scopes or _is_implied(scope, self.scopes)
 
     def may_act_for(self, owner: str) -> bool:
         """Return True if it may speak for this owner."""
@@ -95,6 +96,11 @@ class AccessToken:
     def is_over(self, now: float) -> bool:
         """Return True if it has expired."""
         return self.expires is not None and now >= self.expires
+
+
+@lru_cache(maxsize=256)
+def _is_implied(scope: Scope, scopes: frozenset[str]) -> bool:
+    return any(scope in _IMPLIED.get(each, ()) for each in scopes)
 
 
 @attrs.frozen(kw_only=True)

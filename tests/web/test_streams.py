@@ -378,9 +378,9 @@ async def test_what_follows_soon_is_sent_together(serving):
                 await trio.testing.wait_all_tasks_blocked(0.01)
             put = Frames.put
 
-            def noted(self, piece):
+            def noted(self, piece, now):
                 pieces.append(piece)
-                return put(self, piece)
+                return put(self, piece, now)
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(Frames, "put", noted)
@@ -468,7 +468,7 @@ async def test_what_waits_for_a_reader_is_bounded(size):
     wire = StreamWriter(None, Held())
     frames = Frames(wire)
     frames.is_live = True
-    taken = [frames.put(piece_of(b"x" * size, number + 1)) for number in range(MAX_FRAMES * 3)]
+    taken = [frames.put(piece_of(b"x" * size, number + 1), 0.0) for number in range(MAX_FRAMES * 3)]
     assert taken.index(False) == (MAX_FRAMES if size == 10 else 3)
     assert await frames.take() == chunked(frame("lagged", {}))
     assert await frames.take() is None
@@ -486,10 +486,10 @@ async def test_what_a_socket_does_not_take_at_once_follows(room):
         nursery.start_soon(frames.write_all)
         await trio.testing.wait_all_tasks_blocked()
         for piece in pieces:
-            frames.put(piece)
+            frames.put(piece, 0.0)
             if piece.last % 2:
                 await trio.testing.wait_all_tasks_blocked()
-        frames.put(pieces[2])  # comes twice
+        frames.put(pieces[2], 0.0)  # comes twice
         frames.end(b"bye")
     assert held.got == b"".join(piece.chunk for piece in pieces) + chunked(b"bye")
 

@@ -1,6 +1,7 @@
 """The answer to a request, in pieces, each of which the broker confirms."""
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 import attrs
@@ -50,14 +51,15 @@ class Telling:
         piece = self._piece(status, data, headers, is_last=is_last)
         if (work.is_read and not is_last) or (work.is_stop and is_last and self.is_held()):
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
+        now = self.figures.now()
         if piece.number == 0 and not work.is_read:
-            self.figures.note_answer(status, self.figures.now() - work.came_at)
-        if not (is_last and self.send_last(piece)):
+            self.figures.note_answer(status, now - work.came_at)
+        if not (is_last and self.send_last(piece, now)):
             await self.send(piece)
 
-    def send_last(self, piece: AnswerPiece) -> bool:
+    def send_last(self, piece: AnswerPiece, now: float) -> bool:
         """Send the last piece if it goes at once, and have the request acknowledged when the broker has it."""
-        self.work.is_confirming = not self.is_sending and self._send_now(piece)
+        self.work.is_confirming = not self.is_sending and self._send_now(piece, now)
         return self.work.is_confirming
 
     async def send(self, piece: AnswerPiece) -> None:
@@ -74,12 +76,12 @@ class Telling:
         if self.is_sending:
             return False
         work, number = self.work, self.work.number
-        if not self._send_now(self._piece(_OK, data, NO_HEADERS, is_last=False)):
+        if not self._send_now(self._piece(_OK, data, NO_HEADERS, is_last=False), self.figures.now()):
             work.number = number
         return self.is_sending
 
-    def _send_now(self, piece: AnswerPiece) -> bool:
-        work, sent = self.work, _Sent(self, self.figures.now())
+    def _send_now(self, piece: AnswerPiece, now: float) -> bool:
+        work, sent = self.work, _Sent(self, now)
         about = _about(work.delivery, USER)
         try:
             self.is_sending = self.link.publish_now(work.place[0], encode_message(piece), about, sent)
@@ -129,4 +131,10 @@ async def send_back(link: BrokerLink, delivery: Delivery, message: Message, *, p
 
 
 def _about(asked: Delivery, priority: int) -> commands.Basic.Properties:
-    return properties(form=form_of(asked.properties), priority=priority)
+    return _properties_of(form_of(asked.properties), priority)
+
+
+@lru_cache(maxsize=64)
+def _properties_of(form: int, priority: int) -> commands.Basic.Properties:
+    """The same object for all answers of a form: nobody changes what goes out."""
+    return properties(form=form, priority=priority)

@@ -5,9 +5,8 @@ and never where it was taken back. So a reader that opens the feed first, and re
 then, misses nothing; what comes twice has a number that it has seen. Where nobody reads nothing is made.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 import attrs
 
@@ -78,35 +77,42 @@ class _Stored:
         return True
 
     def _decode(self) -> tuple[Record, ...]:
-        if self.given and all(map(is_fixed, self.given)):
+        if self.given and are_fixed(self.given):
             return tuple(self.given)
         records = read_records(unsealed(self.row, self.identity))
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
 
-def is_fixed(record: Record) -> bool:
-    """Return True if nothing in a record can have changed since it was written, so that it need not be decoded again."""
-    is_fixed_one = _FIXED.get(type(record))
-    return is_fixed_one is not None and is_fixed_one(record)
+def are_fixed(records: Iterable[Record]) -> bool:
+    """Return True if nothing in records can have changed since they were written, so that they need not be decoded again.
 
-
-def _is_said_plainly(said: Said) -> bool:
-    return not said.results and said.last_call is None and not said.called and _is_text(said.message)
+    Those of most turns hold nothing but texts and numbers; this is asked of each step that somebody reads.
+    """
+    for record in records:
+        if type(record) is Said:
+            is_fixed = not (record.results or record.called) and record.last_call is None
+            is_fixed = is_fixed and _is_text(record.message)
+        elif type(record) is Accepted:
+            is_fixed = not (record.limits or record.baggage) and _is_text(record.message)
+        elif type(record) is Appended:
+            is_fixed = not record.limits
+        else:
+            is_fixed = type(record) in _FIXED
+        if not is_fixed:
+            return False
+    return True
 
 
 def _is_text(message: Message) -> bool:
-    return not message.metadata and all(type(part) is Text for part in message.parts)
+    if message.metadata:
+        return False
+    for part in message.parts:  # noqa: SIM110 - a generator costs two calls for each part
+        if type(part) is not Text:
+            return False
+    return True
 
 
-_FIXED: Mapping[type, Callable[[Any], bool]] = {
-    Accepted: lambda accepted: not accepted.limits and not accepted.baggage and _is_text(accepted.message),
-    Appended: lambda appended: not appended.limits,
-    Said: _is_said_plainly,
-    Delivered: lambda _: True,
-    Ended: lambda _: True,
-    Started: lambda _: True,
-}
-"""The records of most turns that hold nothing but texts and numbers, each with what else has to be so."""
+_FIXED = frozenset([Delivered, Ended, Started])
 
 
 def written_steps(key: SessionKey, page: Page) -> tuple[Written, ...]:

@@ -31,6 +31,8 @@ AT_ONCE = 100
 """Records of a step that are received with it; of a longer one each by itself, so that who takes them may break off."""
 PAGE = 500
 """Records that are read from the journal at once."""
+_ENDING = (Ended, Closed, Said)
+"""Records that end what grows, or all."""
 
 
 @for_readers
@@ -89,12 +91,13 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         Raises:
             trio.EndOfChannel, trio.ClosedResourceError: see `receive`.
         """
-        self.check_open()
+        if self._is_closed:
+            raise trio.ClosedResourceError
         if self._ready:
             return self._take()
         if self._has_ended:
             raise trio.EndOfChannel
-        return None if self.has_news else self._take_grown()
+        return None if self._is_behind or self._feed.has_news else self._take_grown()
 
     def receive_now(self) -> Follow | None:
         """Return what is there, as `receive_ready`, with what was written meanwhile; None: `move_on` has to be awaited.
@@ -116,14 +119,16 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
         Raises:
             trio.EndOfChannel, trio.ClosedResourceError: see `receive`.
         """
-        self.check_open()
+        if self._is_closed:
+            raise trio.ClosedResourceError
         if self._ready or self._is_behind or self._has_ended or not self._feed.has_news:
             return None
         item, names = self._next_now(), self._names
         is_next = isinstance(item, Written) and item.first == self.cursor + 1
         if isinstance(item, Written) and is_next and names and 0 < len(item.records) <= AT_ONCE:
             for record, turn in names.turns(item):
-                self._pass(record, turn)
+                if type(record) in _ENDING:
+                    self._pass(record, turn)
             self.cursor = item.last
             return item
         if item is not None:
@@ -156,12 +161,11 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
 
     def _pass(self, record: Record, turn: str) -> None:
         """Know what a record ends that was received."""
-        kind = type(record)
-        if kind is Ended:
+        if type(record) is Ended:
             self._void = turn
-        elif kind is Closed:
+        elif type(record) is Closed:
             self._has_ended = True
-        elif isinstance(record, Said) and record.stop:
+        elif type(record) is Said and record.stop:
             self._void = record.message.id
 
     async def _read_on(self) -> None:
@@ -237,7 +241,7 @@ class SessionFollower(trio.abc.ReceiveChannel[Follow], Waker):
                     begin=begin,
                     text=live.read(begin),
                 )
-        return self._take_progress()
+        return self._take_progress() if live.progress else None
 
     def _take_progress(self) -> CallProgress | None:
         for call_id, progress in self._live.progress.items():

@@ -90,6 +90,9 @@ class Teller:
         data = {"turn": self.turn, "at": to_date(at or _time_of(record))}
         if type(record) is Ended:
             self._end(record)
+        if len(told) == 1:  # as nearly always
+            name, more = told[0]
+            return [Happening(number=number, name=name, data={**data, **more})]
         return [Happening(number=number, name=name, data={**data, **more}) for name, more in told]
 
     def pass_over(self, number: int, record: Record) -> None:
@@ -250,14 +253,14 @@ _NAMES: Mapping[type, tuple[str, ...]] = {
 
 def event_names(record: Record) -> tuple[str, ...]:
     """The events that may be made of a record, by name; `failed` is one that tells a failure, too."""
-    names = _NAMES.get(type(record))
-    if names is not None:
-        return names
-    if isinstance(record, Said):
+    kind = type(record)  # of each record of each session that is read: no call more than it takes
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if type(record) is Said:
         return _ANSWER if record.message.sender.kind == "assistant" else _RESULT
-    if isinstance(record, Ended):
+    if type(record) is Ended:
         return _ONLY_ENDED if record.failed is None else _FAILED
-    return (record.kind,) if isinstance(record, Told) else ()
+    return (record.kind,) if type(record) is Told else ()
 
 
 def to_event(record: Record) -> tuple[str, Data]:

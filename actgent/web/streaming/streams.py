@@ -54,38 +54,24 @@ def bye() -> bytes:
     return frame("bye", {}, retry=RETRY + _random.randrange(1000))
 
 
-@attrs.define(eq=False, slots=False)
 class Piece:
     """Frames that are sent together, to any number of readers: joined and encoded once."""
 
-    frames: Sequence[tuple[int | None, bytes]]
-    """Each with the number of its record, if it is of one; numbers rise."""
-
-    @cached_property
-    def data(self) -> bytes:
+    def __init__(self, frames: Sequence[tuple[int | None, bytes]]) -> None:
+        """Args: `frames` each have the number of their record, if they are of one; numbers rise."""
+        self.frames = frames
+        self.data = b"".join([data for _, data in frames])
         """All of it."""
-        return b"".join(data for _, data in self.frames)
+        numbers = [number for number, _ in frames if number is not None]
+        self.first: float = numbers[0] if numbers else math.inf
+        """The lowest number; infinite where there is none."""
+        self.last = numbers[-1] if numbers else 0
+        """The highest number; 0 where there is none."""
 
     @cached_property
     def chunk(self) -> bytes:
         """All of it, as one chunk of an answer."""
         return chunked(self.data)
-
-    @cached_property
-    def first(self) -> float:
-        """The lowest number; infinite where there is none."""
-        for number, _ in self.frames:
-            if number is not None:
-                return number
-        return math.inf
-
-    @cached_property
-    def last(self) -> int:
-        """The highest number; 0 where there is none."""
-        for number, _ in reversed(self.frames):
-            if number is not None:
-                return number
-        return 0
 
     def behind(self, number: int) -> "Piece":
         """As much of it as follows a number."""
@@ -183,14 +169,14 @@ class Frames:
         """True if its client is told one of these events."""
         return self.told is None or not self.told.isdisjoint(names)
 
-    def put(self, piece: Piece) -> bool:
+    def put(self, piece: Piece, now: float) -> bool:
         """Send a piece, or keep it; beyond what may wait, the connection is told that it lags, and ends.
 
         Returns False if it takes no more.
         """
         if not self.is_live or self._is_over:
             return not self._is_over
-        self.told_at = trio.current_time()
+        self.told_at = now
         if self._changed is not None:
             self._put_now(piece.behind(self.seen))
             return True
@@ -225,10 +211,10 @@ class Frames:
             self._changed.set()
             self._changed = None
 
-    def remind(self) -> None:
+    def remind(self, now: float) -> None:
         """Say that the stream is there, unless something waits anyway."""
         if self._changed is not None:
-            self.put(ALIVE_PIECE)
+            self.put(ALIVE_PIECE, now)
 
     def put_first(self, data: bytes) -> None:
         """Send this before all that waits."""

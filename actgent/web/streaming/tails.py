@@ -87,20 +87,23 @@ class Tail:
             known = {"done": item.done, "total": item.total, "text": item.text}
             self._add(frame("progress", {"call_id": item.call_id, "tool": item.tool_name, **known}), None)
 
-    def add(self, teller: Teller, number: int, record: Record, at: float) -> None:
-        """Have the events of a record told with those that are told next, unless nobody is told such."""
-        names = event_names(record)
-        if self._is_told(names):
-            if not (told := teller.tell(number, record, at)):
-                return
-            self._add(to_piece(told), number)
-        else:
-            teller.pass_over(number, record)
-        if "answer" in names or "ended" in names:
-            self.grown = None
-        self.is_over = self.is_over or "closed" in names
-        if not self._is_awaited:
-            self._is_awaited = self._is_wanted(names)
+    def add(self, teller: Teller, first: int, records: Sequence[Record], at: float) -> None:
+        """Have the events of records told with those that are told next, unless nobody is told such."""
+        if self._is_changed:
+            self._look_at_readers()
+        wanted, told = self._wanted, self._told
+        for number, record in enumerate(records, first):
+            names = event_names(record)
+            if told is not None and told.isdisjoint(names):
+                teller.pass_over(number, record)
+            elif happenings := teller.tell(number, record, at):
+                self._add(to_piece(happenings), number)
+            else:
+                continue
+            if "answer" in names or "ended" in names:
+                self.grown = None
+            self.is_over = self.is_over or "closed" in names
+            self._is_awaited = self._is_awaited or wanted is None or not wanted.isdisjoint(names)
 
     def _add(self, data: bytes, number: int | None) -> None:
         self._waiting.append((number, data))
@@ -112,12 +115,6 @@ class Tail:
         if self._is_changed:
             self._look_at_readers()
         return self._wanted is None or not self._wanted.isdisjoint(names)
-
-    def _is_told(self, names: Collection[str]) -> bool:
-        """True if a reader is told one of these events, or nothing comes behind it."""
-        if self._is_changed:
-            self._look_at_readers()
-        return self._told is None or not self._told.isdisjoint(names)
 
     def _look_at_readers(self) -> None:
         self._is_changed = False
@@ -144,20 +141,20 @@ class Tail:
         """True if what waits is better told than collected."""
         return 2 * self._size > MAX_BYTES or 2 * len(self._waiting) > MAX_FRAMES
 
-    async def tell_due(self) -> None:
+    async def tell_due(self, now: float) -> None:
         """Tell what is due, and nothing more for a while."""
-        self.told_at = trio.current_time()
+        self.told_at = now
         if self.is_due:
-            await self.tell()
+            await self.tell(now)
 
-    async def tell(self) -> None:
+    async def tell(self, now: float) -> None:
         """Tell each reader what was collected; those that were cut off are no readers any more."""
         if not self._waiting:
             return
         piece = Piece(self._waiting)
         self._waiting, self._size, self._is_awaited = [], 0, False
         for number, reader in enumerate(tuple(self.readers), 1):
-            if not reader.put(piece):
+            if not reader.put(piece, now):
                 self.leave(reader)
             if number % AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
@@ -229,10 +226,11 @@ class Tails:
         """Have streams in which nothing happens say that they are there, as long as there are any."""
         while self._tails:
             await trio.sleep(LOOK)
-            before = trio.current_time() - ALIVE + LOOK
+            now = trio.current_time()
+            before = now - ALIVE + LOOK
             quiet = [each for tail in self._tails.values() for each in tail.readers if each.told_at <= before]
             for number, reader in enumerate(quiet, 1):
-                reader.remind()
+                reader.remind(now)
                 if number % AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
         self._is_reminding = False
@@ -271,13 +269,15 @@ class Tails:
                 if not (has_grown or tail.is_due):
                     await follower.move_on()
                     continue
-                if (early := tail.told_at + TOGETHER - trio.current_time()) > 0:
+                now = trio.current_time()
+                if (early := tail.told_at + TOGETHER - now) > 0:
                     await trio.sleep(early)  # what comes meanwhile is one piece
+                    now = trio.current_time()
                     _collect(tail, teller, follower)
-                await tail.tell_due()
+                await tail.tell_due(now)
                 if tail.is_over:
                     tail.end(b"")
-        await tail.tell()
+        await tail.tell(trio.current_time())
 
 
 def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
@@ -289,12 +289,11 @@ def _collect(tail: Tail, teller: Teller, follower: SessionFollower) -> bool:
     has_grown = False
     while not tail.is_much:
         if (step := follower.receive_step()) is not None:
-            for number, record in enumerate(step.records, step.first):
-                tail.add(teller, number, record, step.at or 0.0)
+            tail.add(teller, step.first, step.records, step.at or 0.0)
         elif (item := follower.receive_now()) is None:
             break
         elif isinstance(item, Followed):
-            tail.add(teller, item.number, item.record, item.at or 0.0)
+            tail.add(teller, item.number, (item.record,), item.at or 0.0)
         else:
             has_grown = True
             tail.grow(item)

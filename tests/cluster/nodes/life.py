@@ -119,9 +119,9 @@ def _may_die_of(work):
     return work.asked.verb != "GET" and session_named(work.asked).startswith(("before-", "after-"))
 
 
-def _wait_for_an_answer(send_last, telling, piece):
+def _wait_for_an_answer(send_last, telling, piece, now):
     """An answer that may be died of is waited for, until the broker has it."""
-    return not _may_die_of(telling.work) and send_last(telling, piece)
+    return not _may_die_of(telling.work) and send_last(telling, piece, now)
 
 
 async def _die_of_a_message(accept, intake, context, message, **options):
