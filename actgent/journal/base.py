@@ -173,6 +173,11 @@ class Journal(abc.ABC):
         """True if other processes own some of the sessions, and may come to own any of them while this one runs."""
         return False
 
+    @property
+    def is_relaxed(self) -> bool:
+        """True if it confirms what is queued, and may be lost."""
+        return False
+
     def owns(self, session_id: str) -> bool:
         """Return True if this process may write to a session, as far as it knows."""
         return True

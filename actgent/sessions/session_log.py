@@ -265,6 +265,11 @@ class SessionLog:
                 self._write_soon(step, is_awaited=is_awaited)
 
     @property
+    def is_relaxed(self) -> bool:
+        """True if what is durable on return is only queued."""
+        return self._journal.is_relaxed
+
+    @property
     def is_idle(self) -> bool:
         """True if no record waits for the next step."""
         return not self._pending

@@ -485,7 +485,7 @@ async def _write_answer(
     answer = context.conversation.last_message
     if answer is not None and not is_said(deliveries, answer):
         log.tell(told_records(deliveries, answer), turn.checkpoint)
-    is_heard = is_watched or turn.listeners or context.task is not None or context.is_heard
+    is_heard = is_watched or turn.listeners or context.task is not None or context.is_heard or log.is_relaxed
     turn.answer.is_only_read = not (is_heard or any(isinstance(each, Route) for each in deliveries))
     if turn.answer.is_only_read:
         log.flush_soon()

@@ -13,6 +13,10 @@ class RelaxedJournal(WrappedJournal):
     may have an effect it is on the disk even so, and with it all that came before.
     """
 
+    @property
+    def is_relaxed(self) -> bool:
+        return True
+
     async def commit(self, entry: Entry, *, epoch: int, durable: bool = True) -> None:
         waits = not entry.records or any(type(record) is Started for record in entry.records)
         await self.inner.commit(entry, epoch=epoch, durable=durable and waits)

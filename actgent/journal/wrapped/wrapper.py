@@ -28,6 +28,10 @@ class WrappedJournal(Journal):
     def is_shared(self) -> bool:
         return self.inner.is_shared
 
+    @property
+    def is_relaxed(self) -> bool:
+        return self.inner.is_relaxed
+
     def owns(self, session_id: str) -> bool:
         return self.inner.owns(session_id)
 

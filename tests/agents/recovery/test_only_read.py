@@ -5,6 +5,7 @@ import trio
 
 from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed
+from actgent.journal.grouped.group import FLUSH_DELAY_SECONDS
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Delivered, Ended, Opened, Said
 from actgent.protocols.base import Continue, Protocol, Say
@@ -153,3 +154,19 @@ async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
         await session.wait_idle()
         assert found == [[[Accepted]], [[Accepted], [Appended, Said, Delivered]]]
         assert kinds_of(journal)[2:] == [[Said, Said, Delivered, Ended]]
+
+
+async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
+    """It confirms what is queued, and writes that together, whoever reads."""
+    async with NotingJournal().running() as journal:
+        async with open_runtime(journal=journal, durability="relaxed") as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+            session = await agent.create_session("ada", session_id="s")
+            begun = trio.current_time()
+            await session.chat("one")
+            await session.wait_idle()
+            assert trio.current_time() == begun
+            await trio.sleep(1)
+        ((at, kinds),) = journal.rows
+        assert kinds == [Opened, Accepted, *WHOLE]
+        assert at == begun + FLUSH_DELAY_SECONDS
