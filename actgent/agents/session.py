@@ -451,6 +451,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             JournalError: it has ended, and the journal does not know: a crash before it works again brings it back.
+            NotRunning: its agent stops, and the next start goes on with it.
         """
         self._agent.check_loop("session.interrupt()")
         context, lifecycle = self._context, self._agent.lifecycle
@@ -511,7 +512,9 @@ class Session(Generic[DataT_co]):
             if not context.has_moved:
                 was_tried = schedule_id in {each.id for each in schedules(context)}
                 with self._agent.lifecycle.kept(context):
-                    return await unset_schedule(context, schedule_id)
+                    was_here = await unset_schedule(context, schedule_id)
+                    await write_end(context)
+                return was_here
         there = self._elsewhere(SessionMoved(self.agent_name, self.id))
         was_set: bool = await there.removed("unschedule", schedule_id, may_be_done=was_tried)
         return was_set
@@ -652,6 +655,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             JournalError: they are closed, and the journal hears of it when it works: a crash before that opens them, to be closed again.
+            NotRunning: its agent stops, and the next start goes on with it.
         """
         self._agent.check_loop("session.aclose()")
         try:

@@ -198,9 +198,8 @@ class TurnRunner:
     def start(self, context: SessionContext, acceptance: Acceptance) -> None:
         """Start the turn of a message whose session was just claimed."""
         assert self._workers is not None  # noqa: S101 - try_claim() saw to it
-        self._workers.start_with(
-            acceptance.variables, context, self.turn_lifecycle.begin_turn(context, acceptance)
-        )
+        turn = self.turn_lifecycle.begin_turn(context, acceptance)
+        self._workers.start_with(acceptance.variables, context, turn)
 
     def _collect(self, message: Message) -> tuple[Message, ...]:
         """A message that is just claimed, and those behind it that are to be answered together with it."""
@@ -310,6 +309,7 @@ class TurnRunner:
             self._core.observer.cut(turn)
             self._held_up.append((context, turn))
             return
+        self.cut_off()  # from here on the journal hears nothing of the session, so that nothing more is taken
         await self._say_stopped(context, turn)
 
     def leave_turn(self, context: SessionContext, turn: Turn) -> None:

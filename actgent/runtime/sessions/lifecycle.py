@@ -110,7 +110,7 @@ class SessionLifecycle:
         """Refuse a message that has been on its way since the agent took messages, if nothing can end it any more."""
         if context.closed:
             raise context.refusal
-        if not (self.accepts or self.is_draining):
+        if self.is_stopping or not (self.accepts or self.is_draining):
             raise NotRunning(self.name)
 
     def check_accepts(self) -> None:
@@ -119,7 +119,8 @@ class SessionLifecycle:
         Raises:
             NotRunning: the agent takes nothing more.
         """
-        if not self.accepts and not (self.is_draining and (is_inside(running_turn.get()) or calling_actor())):
+        is_heard = self.is_draining and (is_inside(running_turn.get()) or calling_actor())
+        if self.is_stopping or not (self.accepts or is_heard):
             raise NotRunning(self.name)
 
     # --- open and go on ----------------------------------------------------------------------
@@ -475,13 +476,17 @@ async def write_end(context: SessionContext) -> None:
     Raises:
         JournalError: it cannot be written; it goes before the session's next step.
         SessionMoved: another process goes on with it.
+        NotRunning: its agent stops, and the next start goes on with it.
     """
-    if context.log is None or is_inside(context.turn):
+    if is_inside(context.turn):
         return
-    if context.closed and not would_wait_for_itself(context):
+    if context.closed and context.log is not None and not would_wait_for_itself(context):
         await context.wait_idle()  # somebody else may be closing it, who still ends what was queued ...
         host_of(context).note_closed(context)  # ... and keeps it in memory
-    await context.log.flush()
+    if context.log is not None:
+        await context.log.flush()
+    elif host_of(context).is_durable and host_of(context).is_stopping:
+        raise NotRunning(context.agent)
 
 
 def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:

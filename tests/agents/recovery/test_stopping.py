@@ -1,0 +1,102 @@
+"""What somebody was told of a session while its agent stops holds at the next start, whatever of it has stopped by then."""
+
+from contextlib import nullcontext, suppress
+
+import pytest
+import trio
+
+from actgent import BareAgent, NotRunning, ScriptedLLM, open_runtime
+from actgent.journal.memory import MemoryJournal
+
+STOPPED_BY = {
+    "ctrl-c": lambda: pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True),
+    "stop": nullcontext,
+}
+"""Ctrl-C that is pressed while a turn's code runs, and `runtime.stop`: each stops the agent first, and others later."""
+ENDS = {
+    "interrupt": lambda session, _: session.interrupt(),
+    "aclose": lambda session, _: session.aclose(),
+    "unschedule": lambda session, known: session.unschedule(known[session.id]),
+}
+
+
+@pytest.fixture
+async def journal():
+    async with MemoryJournal().running() as opened:
+        yield opened
+
+
+async def hang(chat):
+    await trio.sleep_forever()
+
+
+async def be_slow(failure):
+    await trio.sleep(10)
+
+
+async def stop_in_a_turn(journal, how, act):
+    """A process that is ended in the turn of a session whose handler is slow; meanwhile, and until it ends, it calls `act` again and again."""
+
+    async def answer(chat):
+        await trio.sleep(1)
+        if how == "ctrl-c":
+            raise KeyboardInterrupt
+        runtime.stop("clerk")
+        await hang(chat)
+
+    with STOPPED_BY[how]():
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer)))
+            idle = await agent.create_session("ada", session_id="idle")
+            session = await agent.create_session("ada", session_id="at work")
+            for each in (session, idle):
+                await each.schedule("later", after=1000)
+            session.on_exception(be_slow)
+            await session.chat("first", message_id="first")
+            await trio.sleep(0.95)
+            for number in range(20):
+                await trio.sleep(0.1)
+                for each in (session, idle):
+                    with suppress(NotRunning):
+                        await act(each, f"{number} to {each.id}")
+
+
+@pytest.mark.parametrize("how", STOPPED_BY)
+async def test_what_is_accepted_while_an_agent_stops_is_answered_by_the_next_start(
+    autojump_clock, journal, how
+):
+    """Or it is refused: what is written of a session is over with its turn, and its sender would wait for ever."""
+    accepted = []
+
+    async def say(session, text):
+        await session.chat(text, message_id=text)
+        accepted.append(text)
+
+    await stop_in_a_turn(journal, how, say)
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["answered"], repeat=True)))
+        said = set()
+        for name in ("idle", "at work"):
+            session = await agent.open_session(name)
+            await session.wait_idle()
+            said |= {each.text for each in session.history if each.sender.kind == "user"}
+    assert said == {"first", *accepted}
+
+
+@pytest.mark.parametrize("what", ENDS)
+async def test_what_is_ended_while_an_agent_stops_does_not_go_on(autojump_clock, journal, what):
+    """Or who wanted it hears that the agent does not run."""
+    ended, known = set(), {}
+
+    async def end(session, _):
+        known[session.id] = known.get(session.id) or session.schedules[0].id
+        await ENDS[what](session, known)
+        ended.add(session.id)
+
+    await stop_in_a_turn(journal, "stop", end)
+    left = {
+        "interrupt": set(await journal.unfinished("clerk")),
+        "aclose": {each.session_id for each in await journal.sessions() if not each.closed},
+        "unschedule": {each for each, due in await journal.due("clerk") if due},
+    }
+    assert (ended, left[what]) == ({"idle"}, {"at work"})
