@@ -285,6 +285,20 @@ def needs(name: str, module: ast.Module, known: "dict[str, ast.Module]") -> set[
     return {each.removeprefix("actgent.") for each in found} & known.keys() - {name}
 
 
+def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
+    """Ctrl-C would end a task that others know to wait: trio breaks where they wake it."""
+    functions = [
+        node
+        for module in modules.values()
+        for node in ast.walk(module)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    waiting = [each for each in functions if "lowlevel.wait_task_rescheduled(" in ast.unparse(each.body)]
+    assert waiting
+    cut = [each.name for each in waiting if "enable_ki_protection" not in ast.unparse(each.decorator_list)]
+    assert not cut
+
+
 def test_no_module_imports_one_that_imports_it(modules):
     """No circle among modules, whatever imports are for."""
     sorter = graphlib.TopologicalSorter({name: needs(name, each, modules) for name, each in modules.items()})

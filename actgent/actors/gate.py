@@ -92,6 +92,7 @@ class Gates(Generic[M]):
     def __len__(self) -> int:
         return sum(len(queue) for queue in self.queues.values())
 
+    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
     async def wait(self, sender: WaitingSender[M], seconds: float) -> bool:
         """Wait until a sender is let in; False if there was no room in time. Cancelled, it leaves nothing behind."""
         with trio.move_on_after(seconds):
@@ -100,6 +101,7 @@ class Gates(Generic[M]):
             return True
         return False
 
+    @trio.lowlevel.enable_ki_protection
     def open(self, gate: Bound) -> None:
         """Let the next sender on: a place behind this gate is free."""
         queue = self.queues.get(gate)

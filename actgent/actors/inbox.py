@@ -618,6 +618,7 @@ class PriorityInbox(Generic[M]):
                 message = self.poll()
         return message
 
+    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
     async def _wait_message(self) -> M | None:
         """Wait until something may go out; returns it if it was handed over at once."""
         task = trio.lowlevel.current_task()
@@ -630,6 +631,7 @@ class PriorityInbox(Generic[M]):
         message: M | None = await trio.lowlevel.wait_task_rescheduled(leave)
         return message
 
+    @trio.lowlevel.enable_ki_protection
     def _wake_getter(self, message: M | None) -> None:
         """Wake the task that has waited for a message for the longest time; None lets it look for one."""
         task = next(iter(self._getters))

@@ -36,6 +36,7 @@ class Promise:
             if self._task is not None:
                 trio.lowlevel.reschedule(self._task)
 
+    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
     async def wait(self) -> Any:
         if self._outcome is None:
             self._task = trio.lowlevel.current_task()

@@ -67,6 +67,7 @@ class Workers(Generic[*Args]):
         """Run a job, soon, in a fresh copy of the caller's context variables."""
         self.start_with(contextvars.copy_context(), *args)
 
+    @trio.lowlevel.enable_ki_protection
     def start_with(self, variables: contextvars.Context, *args: *Args) -> None:
         """Run a job, soon, with these context variables, which no other task may be using."""
         if self._idle:
@@ -80,11 +81,6 @@ class Workers(Generic[*Args]):
 
     async def _work(self, job: tuple[*Args] | None) -> None:
         task, wake = trio.lowlevel.current_task(), _Wake()
-
-        def leave(_: object) -> trio.lowlevel.Abort:
-            del self._idle[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
         while job is not None:
             try:
                 with trio.CancelScope() as scope:
@@ -94,8 +90,7 @@ class Workers(Generic[*Args]):
                             break
                         await self._finish(*job)
                         job = None  # a parked worker holds on to nothing
-                        self._rest(task, wake)
-                        job = await trio.lowlevel.wait_task_rescheduled(leave)
+                        job = await self._wait_job(task, wake)
                         if job is None:
                             return
                 if job is not None:  # it was stopped
@@ -107,15 +102,22 @@ class Workers(Generic[*Args]):
                     await self._abandon(*job)  # noqa: ASYNC102 - it shields what it says, with a time limit
                 raise
             job = None
-            self._rest(task, wake)
-            job = await trio.lowlevel.wait_task_rescheduled(leave)
+            job = await self._wait_job(task, wake)
 
-    def _rest(self, task: trio.lowlevel.Task, wake: _Wake) -> None:
-        """A worker is about to park."""
+    @trio.lowlevel.enable_ki_protection  # cut behind its entry, a worker that has ended would get the next job
+    async def _wait_job(self, task: trio.lowlevel.Task, wake: _Wake) -> tuple[*Args] | None:
+        """Park until there is a job; None: no more of them are for this worker."""
+
+        def leave(_: object) -> trio.lowlevel.Abort:
+            del self._idle[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
         task.context = _NOTHING  # with its next step, which is that of its next job
         self._idle[task] = wake
         if len(self._idle) > IDLE and not self._is_watched:
             self._watch()
+        job: tuple[*Args] | None = await trio.lowlevel.wait_task_rescheduled(leave)
+        return job
 
     def _watch(self) -> None:
         """See in a while how many were needed."""
@@ -123,6 +125,7 @@ class Workers(Generic[*Args]):
         self._unused = len(self._idle)
         self._timer.call_at(trio.current_time() + UNUSED, self._end_unused)
 
+    @trio.lowlevel.enable_ki_protection
     def _end_unused(self) -> None:
         count = max(0, min(self._unused - IDLE, AT_ONCE))
         for task in list(self._idle)[:count]:  # those that have parked for the longest time

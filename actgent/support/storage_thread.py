@@ -147,6 +147,7 @@ class StorageThread:
             os.close(heard)
 
 
+@trio.lowlevel.enable_ki_protection  # cut between the two, the task is woken when it has ended
 @types.coroutine
 def _wait_and(pipe: int, fn: Callable[..., object], *args: Any) -> Generator[Any, Any, None]:
     """Wait until a pipe is readable, and call `fn(*args)` as soon as this task waits: a thread that it wakes finds the loop asleep."""

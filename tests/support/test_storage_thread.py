@@ -1,6 +1,7 @@
 """The thread of a storage, under a clock that jumps."""
 
 import contextlib
+import signal
 import threading
 import time
 
@@ -53,3 +54,33 @@ async def test_who_was_just_woken_does_not_read_what_is_closed(nursery, what):
     thread.ring()
     with trio.fail_after(10):
         await ended.wait()
+
+
+def test_ctrl_c_as_the_work_begins_ends_well():
+    """A task that is cut there would be woken when the work is done, and not be there: trio itself breaks by that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    class Pressing(StorageThread):
+        is_pressed = False
+
+        def _begin(self, job):
+            super()._begin(job)
+            if not self.is_pressed:
+                self.is_pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    async def work():
+        thread = Pressing("pressed")
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(thread.run, time.sleep, 0.05)
+        finally:
+            with trio.CancelScope(shield=True):
+                await thread.run(lambda: None)  # behind it
+            thread.end(lambda: None)
+
+    try:
+        with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+            trio.run(work)
+    finally:
+        signal.signal(signal.SIGINT, before)

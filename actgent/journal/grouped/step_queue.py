@@ -59,6 +59,7 @@ class QueuedStep:
         if self.error is not None:
             raise self.error
 
+    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
     async def _wait_over(self) -> None:
 
         def leave(_: object) -> trio.lowlevel.Abort:

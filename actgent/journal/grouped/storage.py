@@ -78,6 +78,7 @@ class StoredJournal(Journal):
         """Have the one in `_see_through` wait no more."""
         raise NotImplementedError
 
+    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
     async def _wait_called(self) -> None:
         """Wait until `_call` is called, or something is over that `_prepare_writing` began with; perhaps shorter."""
 

@@ -380,6 +380,7 @@ def shared_governor(door: str) -> Governor:
 # --- small things -----------------------------------------------------------------------------
 
 
+@trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
 async def _park(call: Call) -> None:
     """Sleep until `_wake`."""
 
@@ -391,6 +392,7 @@ async def _park(call: Call) -> None:
     await trio.lowlevel.wait_task_rescheduled(abort)
 
 
+@trio.lowlevel.enable_ki_protection
 def _wake(call: Call) -> None:
     """Wake the task of a call, unless something has woken it already."""
     if isinstance(call.task, trio.lowlevel.Task):
