@@ -20,6 +20,7 @@ import psycopg
 
 from actgent.errors import ConfigurationError, Fenced, JournalFailed
 from actgent.journal.base import Entry, Snapshot
+from actgent.journal.listing import SessionKey
 from actgent.journal.opening import open_journal
 from actgent.journal.postgres import (
     PartitionedJournal,
@@ -287,6 +288,41 @@ async def test_lists_of_what_goes_on_are_of_what_is_owned(postgres_url, writer_i
             assert {each.session_id for each in await journal.sessions("a")} == {mine, other}
         await b.take([0])
         assert sorted(await b.unfinished("a")) == sorted([mine, other])
+
+
+async def test_what_is_in_doubt_and_elsewhere_by_now_is_left_there(postgres_url, writer_in):
+    """Who lists sessions hears nothing of that, and takes nothing back that the other has written."""
+    async with open_node(postgres_url, "n", take=[1]) as here, open_node(postgres_url, "o") as there:
+        ours = writer_in(here, 1)
+        await ours.open()
+        key = SessionKey(ours.agent, ours.session_id)
+        here._heads.doubts[key] = None
+        await there.take([1])
+        theirs = writer_in(there, 1)
+        await theirs.commit(Changed(changes={"n": 1}))
+        assert [each.records for each in await here.sessions()] == [2]
+        assert not here.owned
+        assert not here._heads.doubts
+
+
+async def test_what_cannot_be_written_of_a_partition_that_is_lost_meanwhile_is_not_kept(
+    postgres_url, writer_in, monkeypatch
+):
+    """The other process goes on without it."""
+    async with open_node(postgres_url, "n", take=[1]) as journal:
+        writer = writer_in(journal, 1)
+        failed = trio.Event()
+
+        async def lose(rows, heads, epoch):
+            journal._lose([1])
+            failed.set()
+            raise JournalFailed("the server is away")
+
+        monkeypatch.setattr(journal, "_write", lose)
+        writer.write_soon(Changed(changes={"n": 1}))
+        await failed.wait()
+        await journal.sessions()
+        assert not journal._queue.kept
 
 
 async def test_what_is_known_of_sessions_elsewhere_is_always_read(postgres_url, writer_in):

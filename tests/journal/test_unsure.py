@@ -12,10 +12,14 @@ import trio
 import trio.testing
 
 from actgent.errors import JournalFailed, JournalFull
+from actgent.journal.grouped.steps import encode_entry
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed
+from actgent.journal.records import Accepted, Changed, Closed, Due, Opened
+from actgent.messages import Sender
+
+KEY = SessionKey("a", "s")
 
 
 class BrittleJournal(MemoryJournal):
@@ -38,6 +42,11 @@ class BrittleJournal(MemoryJournal):
         if self.after is not None:
             self.is_gone = True
             raise self.after
+
+    async def _erase(self, key, epoch):
+        if self.error is not None:
+            raise JournalFailed("not erased")
+        await super()._erase(key, epoch)
 
     async def _read_heads(self, session_ids):
         if self.is_gone:
@@ -174,6 +183,77 @@ async def test_what_failed_is_not_read(make_writer, autojump_clock):
         journal.after, journal.is_gone = None, False
         assert await numbers(writer) == [0]
         await writer.commit(changed(1))
+        assert await numbers(writer) == [0, 1]
+
+
+async def test_who_acquires_again_goes_on_with_what_is_kept_and_in_doubt(journal, writer, make_writer):
+    """Nobody else has written in between: what may be there is taken back, and what is kept is there once."""
+    await writer.commit(changed(0))
+    before = journal._heads.by_key[KEY]
+    await writer.commit(changed(1))
+    journal._heads.doubts[KEY] = before
+    journal._queue.kept[KEY] = [encode_entry(writer.entry(changed(1)))]
+    again = make_writer(journal, await journal.acquire())
+    assert await numbers(again) == [0, 1]
+    await again.commit(changed(2))
+    assert await numbers(again) == [0, 1, 2]
+
+
+async def test_who_was_not_the_owner_meanwhile_goes_on_behind_the_other(postgres_url, make_writer):
+    """What is kept is of an epoch that is over, and what is in doubt is the other's by now."""
+    async with open_journal(postgres_url) as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(changed(0))
+        journal._heads.doubts[KEY] = journal._heads.by_key[KEY]
+        journal._queue.kept[KEY] = [encode_entry(writer.entry(changed(1)))]
+        journal._connection.close()
+        async with open_journal(postgres_url) as other:
+            await make_writer(other, await other.acquire()).commit(changed(2))
+        again = make_writer(journal, await journal.acquire())
+        assert await numbers(again) == [0, 2]
+        await again.commit(changed(3))
+        assert await numbers(again) == [0, 2, 3]
+
+
+LISTS = {
+    "sessions": lambda journal: journal.sessions(),
+    "page": lambda journal: journal.page(),
+    "agents_of": lambda journal: journal.agents_of("s"),
+    "children": lambda journal: journal.children("a", "above"),
+    "unfinished": lambda journal: journal.unfinished("a"),
+    "waiting": lambda journal: journal.waiting(),
+    "due": lambda journal: journal.due("a"),
+    "to_erase": lambda journal: journal.to_erase(),
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+async def test_what_failed_is_not_listed(make_writer, autojump_clock, name):
+    """It leaves the storage as soon as anybody looks, so whoever goes through a list finds what it names."""
+    async with BrittleJournal().running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        journal.after = JournalFailed("lost")
+        opened = Opened(owner=Sender("ada"), created_at=1.0, parent_id="above", parent_agent="a")
+        ended = (Due(at=5.0),) if name == "due" else (Closed(erase=True),) if name == "to_erase" else ()
+        with pytest.raises(JournalFailed):
+            await writer.commit(opened, Accepted(message=writer.message("hi")), *ended)
+        journal.after, journal.is_gone = None, False
+        assert await journal._read_heads([KEY])
+        assert not await LISTS[name](journal)
+        assert (await journal.counts())["working"] == 0
+
+
+async def test_a_session_that_could_not_be_erased_has_all_that_it_was_given(make_writer, autojump_clock):
+    """What is kept of it is written later, and what is in doubt is taken back, as if nobody had tried."""
+    async with BrittleJournal().running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.commit(changed(0))
+        journal.error = JournalFull("no space")
+        writer.write_soon(changed(1))
+        await trio.sleep(0.1)
+        with pytest.raises(JournalFailed):
+            await journal.delete("s", agent="a")
+        journal.error = None
         assert await numbers(writer) == [0, 1]
 
 

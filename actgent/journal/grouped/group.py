@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Self
 
 import attrs
@@ -188,10 +188,14 @@ class GroupedJournal(StoredJournal):
         if not self._is_open:
             raise UsageError("the journal is used outside of its `async with open_journal(...)` block")
         async with self._storage:
-            self._epoch = await self._take_patiently()
+            former, self._epoch = self._epoch, await self._take_patiently()
             if self._keys is None:
                 check_readable(await self._newest_body(), None)
-            self._heads.clear()
+            self._heads.begin_epoch()
+            if self._epoch != former + 1:  # another owner may have written in between
+                self._heads.doubts.clear()
+                self._queue.drop(Fenced(f"epoch {former} of the journal is over: nothing was written"))
+            self._try_kept_again()
             self._onlookers.pages.forget()
         return self._epoch
 
@@ -294,6 +298,15 @@ class GroupedJournal(StoredJournal):
             async with self._storage:
                 await self._settle_doubts([key])
 
+    @asynccontextmanager
+    async def _all_settled(self) -> AsyncGenerator[None, None]:
+        """The same of all sessions, but for what there is no space for; nothing is written in the block."""
+        with suppress(JournalFull):
+            await self._flush(EVERYONE)
+        async with self._storage:
+            await self._settle_doubts([*self._heads.doubts])
+            yield
+
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
             return SessionKey(agent, session_id).findable()
@@ -317,34 +330,28 @@ class GroupedJournal(StoredJournal):
         return found
 
     async def unfinished(self, agent: str) -> list[str]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return await self._list_unfinished(agent)
 
     async def waiting(self) -> dict[str, int]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return await self._count_waiting()
 
     async def due(self, agent: str) -> list[tuple[str, float]]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return await self._list_due(agent)
 
     async def suspended(self, agent: str, *, after: str = "", limit: int = 100) -> list[str]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return await self._list_suspended(agent, to_findable(after), limit)
 
     async def sessions(self, agent: str | None = None) -> list[SessionSummary]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return [head.summary for head in await self._list_heads(agent)]
 
     async def agents_of(self, session_id: str) -> list[str]:
-        await self._flush(EVERYONE)
-        unwritten = {key.agent for key in self._queue.kept if key.session_id == session_id}
-        async with self._storage:
+        async with self._all_settled():
+            unwritten = {key.agent for key in self._queue.kept if key.session_id == session_id}
             return sorted({*await self._list_agents(to_findable(session_id)), *unwritten})
 
     async def head(self, agent: str, session_id: str) -> SessionSummary | None:
@@ -367,52 +374,50 @@ class GroupedJournal(StoredJournal):
         return await self.children_of([SessionKey(agent, session_id)])
 
     async def children_of(self, keys: Sequence[SessionKey]) -> list[SessionSummary]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return [head.summary for head in await self._list_children([key.findable() for key in keys])]
 
     async def delete(self, session_id: str, *, agent: str | None = None) -> None:
         key = await self._key_of(session_id, agent)
         if key is None:
             return
-        self._queue.kept.pop(key, None)
-        await self._flush_session(key)
-        async with self._storage:
-            self._heads.erase([key])
-            self._onlookers.pages.forget_counts()
-            await self._erase(key, self._epoch)
-            self._onlookers.feed.tell_erased([key])
+        async with self._all_settled():
+            with trio.CancelScope(shield=True):
+                await self._erase(key, self._epoch)
+                self._forget_erased([key])
+
+    def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
+        """Sessions are gone: what was kept of them would begin them again, without their first step."""
+        self._heads.erase(gone)
+        for key in gone:
+            self._queue.kept.pop(key, None)
+        self._onlookers.pages.forget_counts()
+        self._onlookers.feed.tell_erased(gone)
 
     async def to_erase(self, limit: int = 100) -> list[SessionKey]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             return await self._list_to_erase(limit)
 
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        await self._flush(EVERYONE)
-        async with self._storage:
+        async with self._all_settled():
             with trio.CancelScope(shield=True):
                 gone = await self._erase_trees(roots, unchanged_since, self._epoch)
-                self._heads.erase(gone)
-                for key in gone:
-                    self._queue.kept.pop(key, None)  # or they would begin it again, without its first step
-                self._onlookers.pages.forget_counts()
+                self._forget_erased(gone)
                 self.statistics.erased += len(gone)
-                self._onlookers.feed.tell_erased(gone)
         return gone
 
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        await self._flush(EVERYONE)
-        if after is not None:
-            after = after.findable()
+        async with self._all_settled():
+            after = None if after is None else after.findable()
         return [head.summary for head in await self._onlookers.pages.select(wanted, after, limit)]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        await self._flush(EVERYONE)
+        async with self._all_settled():
+            pass
         return await self._onlookers.pages.count(agent)
 
     # --- the queue ------------------------------------------------------------------------

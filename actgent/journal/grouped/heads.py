@@ -30,10 +30,9 @@ class KnownHeads:
     _numbers: Iterator[int] = attrs.field(init=False, factory=lambda: itertools.count(1))
     """Of the sessions that begin in this epoch."""
 
-    def clear(self) -> None:
-        """Know nothing, as an epoch begins: another owner may have written in between."""
+    def begin_epoch(self) -> None:
+        """Read all again, as an epoch begins; what is in doubt is no less so."""
         self.by_key.clear()
-        self.doubts.clear()
         self._numbers = itertools.count(1)
 
     def keep(self, heads: Mapping[SessionKey, Head]) -> None:

@@ -219,6 +219,14 @@ class StepQueue:
             self._answer(queued)
         return is_kept
 
+    def drop(self, error: Fenced) -> None:
+        """Fail all that waits with an error, and forget what is kept."""
+        waiting = [*self.steps]
+        self.steps.clear()
+        self.kept.clear()
+        self._bytes = 0
+        self.fail(waiting, error)
+
     def give_up(self, now: float) -> None:
         """Let nobody wait for longer than they want; the storage goes on with their steps."""
         for queued in self.unsettled():

@@ -130,7 +130,6 @@ class PartitionedJournal(PostgresJournal):
         new = [each for each in taken if not each.is_kept]
         self._lose([each.partition for each in new])
         for each in new:
-            self._forget([each.partition])
             self.owned[each.partition] = each.epoch
         return taken
 
@@ -169,9 +168,11 @@ class PartitionedJournal(PostgresJournal):
         return lost
 
     def _lose(self, partitions: Iterable[int]) -> None:
-        lost = {each: self.owned.pop(each) for each in partitions if each in self.owned}
+        gone = [*partitions]
+        lost = {each: self.owned.pop(each) for each in gone if each in self.owned}
+        if gone:
+            self._forget(gone)  # also what came to be known of them since they were lost
         if lost:
-            self._forget(lost)
             self._on_lost(lost)
 
     def _forget(self, partitions: Iterable[int]) -> None:
@@ -286,10 +287,17 @@ class PartitionedJournal(PostgresJournal):
             except JournalDamaged as damage:
                 await self._write_alone(current, damage)
             except (JournalError, Fenced) as error:
-                self._fail(current, error)
+                self._fail(self._fail_lost(current), error)
             else:
                 self._queue.finish(current)
             return
+
+    async def _settle_doubts(self, keys: Iterable[SessionKey]) -> None:
+        for key in list(keys):
+            try:
+                await super()._settle_doubts([key])
+            except PartitionsLost as lost:  # whoever owns them goes on with what is there
+                self._lose(lost.partitions)
 
     def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
         """Fail the steps of partitions that are not ours any more, and return the others."""
