@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import attrs
 
 from actgent.errors import NotRunning, SessionExists
+from actgent.journal.listing import SessionKey
 from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
@@ -137,6 +138,18 @@ class Directory(Mapping[str, AgentCard]):
             raise SessionExists(name, session_id)
         with opener.opens(session_id):
             yield
+
+    @asynccontextmanager
+    async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
+        """A block in which others who want a session wait, if its agent runs here; False where one has it open, and may write to it."""
+        opener = self._openers.get(key.agent)
+        if opener is None:
+            yield True
+            return
+        await opener.wait_opened(key.session_id)
+        with opener.opens(key.session_id):
+            context = opener.running.sessions.find_any(key.session_id)
+            yield context is None or (context.closed and context.log is None)
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:

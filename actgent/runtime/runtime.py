@@ -435,9 +435,17 @@ class Runtime(Insight, Ratings, Moving):
         for each in reversed(
             await _with_descendants(journal, key)
         ):  # or a crash would leave them without root
-            await _close_session(self._system.body(each.agent), each)
-            self.accounts.forget(each)
-            await journal.delete(each.session_id, agent=each.agent)
+            await self._erase(journal, each)
+
+    async def _erase(self, journal: Journal, key: SessionKey) -> None:
+        """Close a session, again where somebody opens it meanwhile, and erase it while nobody can."""
+        is_gone = False
+        while not is_gone:
+            await _close_session(self._system.body(key.agent), key)
+            async with self.agents.erasing(key) as is_gone:
+                if is_gone:
+                    self.accounts.forget(key)
+                    await journal.delete(key.session_id, agent=key.agent)
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:

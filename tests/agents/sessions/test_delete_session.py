@@ -1,7 +1,10 @@
 """Sessions that are erased."""
 
+from functools import partial
+
 import pytest
 import trio
+import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
@@ -67,6 +70,55 @@ async def test_a_session_of_an_earlier_run_is_deleted():
                     assert await ids(journal) == []
                 else:
                     await agent.create_session("ada", "hello", session_id="s")
+
+
+class _EndingJournal(MemoryJournal):
+    """Has somebody else do something just before a session is erased."""
+
+    meanwhile = None
+
+    async def delete(self, session_id, *, agent=None):
+        if self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+            await trio.testing.wait_all_tasks_blocked()
+        await super().delete(session_id, agent=agent)
+
+
+async def test_who_opens_a_session_while_it_is_erased_finds_none():
+    """It would go on in memory, and the journal would have what it says without its beginning."""
+    async with _EndingJournal().running() as journal, trio.open_nursery() as nursery:
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(["hi"]))
+            await agent.create_session("ada", session_id="s")
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of(["hi"]))
+            heard = []
+
+            async def say():
+                with pytest.raises(SessionNotFound):
+                    await (await agent.open_session("s")).chat("hello")
+                heard.append("not found")
+
+            journal.meanwhile = lambda: nursery.start_soon(say)
+            await runtime.delete_session("s")
+            await trio.testing.wait_all_tasks_blocked()
+            assert heard == ["not found"]
+            assert await ids(journal) == []
+
+
+async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
+    """Both calls return, in whichever order trio has them go on."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(["hi"]))
+        for number in range(40):
+            session = await agent.create_session("ada", session_id=f"s{number}")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(session.aclose)
+                if number % 2:
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(partial(runtime.delete_session, session.id, agent="a"))
+        assert await ids(journal) == []
 
 
 async def test_a_tool_cannot_delete_its_own_session():
