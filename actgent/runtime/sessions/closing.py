@@ -26,6 +26,8 @@ from .opener import SessionOpener
 
 RETRY = 1.0
 """Seconds after which a journal that failed is asked again."""
+AT_LAST = 1.0
+"""Seconds in which what is below is closed while the agent ends."""
 _log = logger_of(__name__)
 
 
@@ -68,12 +70,27 @@ class _Closing:
 
     async def close_below(self) -> None:
         """Close the session in memory, and all below it durably; raises as `close_tree`."""
-        context, log = self._context, self._context.log
-        await host_of(context).close(context)
+        await self._close_loaded()
+        if self._stored is not None:
+            await close_below(self._context.key, self._stored, self._opener_of)
+
+    @property
+    def _stored(self) -> Journal | None:
+        """The journal, where it may have more below the session than is in memory."""
+        log = self._context.log
+        return self._journal if log is not None and log.creation is None else None
+
+    async def _close_loaded(self) -> None:
+        await host_of(self._context).close(self._context)
         for each in self._below:
             await write_end(each)
-        if self._journal is not None and log is not None and log.creation is None:  # else all is in memory
-            await close_below(context.key, self._journal, self._opener_of)
+
+    async def _close_shortly(self, otherwise: ExitStack) -> None:
+        """Close what is in memory as its agent ends; the others may have ended, who know of what is not."""
+        with trio.move_on_after(AT_LAST, shield=True), suppress(ActgentError):
+            await self._close_loaded()
+            if self._stored is None or not await _open_below(self._context.key, self._stored):
+                otherwise.pop_all()
 
     def go_on(self, keeping: ExitStack) -> None:
         """Close what is below without the caller."""
@@ -84,15 +101,17 @@ class _Closing:
             self._leave_open()  # its agent ends
 
     async def _close_at_last(self, keeping: ExitStack) -> None:
-        with keeping:
+        with keeping, ExitStack() as otherwise:
+            otherwise.callback(self._leave_open)
             try:
                 await self._close_patiently()
             except ActgentError as error:
-                self._leave_open()
                 _log.warning("the closed session %s stays open: %s", Each(self._context.id), Each(str(error)))
+                return
             except BaseException:
-                self._leave_open()
+                await self._close_shortly(otherwise)  # noqa: ASYNC102 - it shields itself, with a time limit
                 raise
+            otherwise.pop_all()
 
     async def _close_patiently(self) -> None:
         """Close what is below, again where the journal fails."""
@@ -116,6 +135,14 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
         for head in below:
             if not head.closed:
                 await _close_stored(head.key, journal, opener_of)
+
+
+async def _open_below(key: SessionKey, journal: Journal) -> bool:
+    waiting, found = [key], False
+    while waiting and not found:
+        below = await journal.children_of(waiting)
+        waiting, found = [head.key for head in below], not all(head.closed for head in below)
+    return found
 
 
 async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]) -> None:

@@ -289,3 +289,20 @@ async def test_a_close_that_failed_until_the_end_is_done_again_after_a_restart(a
                 await runtime.start(agent)
             await (await clerk.open_session("root")).aclose()
         assert await open_ones(inner) == []
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_close_that_was_cancelled_is_done_though_its_agent_ends_at_once(autojump_clock, is_new):
+    """As in the `finally` of a program that is stopped: no next start opens the session, if nothing below it stays open."""
+    async with MemoryJournal().running() as journal:
+        for is_last in (True,) if is_new else (False, True):
+            clerk = make_agents()[0]
+            async with open_runtime(journal=journal) as runtime:
+                await runtime.start(clerk)
+                root = await clerk.ensure_session("ada", "root")
+                if is_last:
+                    with trio.CancelScope() as scope:
+                        scope.cancel()
+                        await root.aclose()
+                    assert scope.cancelled_caught
+        assert await open_ones(journal) == []
