@@ -31,8 +31,8 @@ from .webhooks.outbox import open_outbox
 from .webhooks.webhook import Webhook, check_webhooks
 
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
-_HOST = re.compile(r"[^/?#@*\s]+")
-_ORIGIN = re.compile(r"null|file://|[a-z][a-z0-9+.-]*://[^/?#@*\sA-Z]+")
+_HOST = re.compile(r"(\w[\w.-]*|\[[\da-fA-F:.]+\])(:\d{1,5})?")
+_ORIGIN = re.compile(rf"null|file://|[a-z][a-z0-9+.-]*://(?!.*[A-Z]){_HOST.pattern}")
 """As browsers send them: no path, no slash at the end and no `*`, or no page would ever be let in; files have no host."""
 
 

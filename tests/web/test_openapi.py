@@ -73,6 +73,8 @@ async def test_health_says_whether_messages_are_taken(serving):
         ({"origins": [None]}, "nothing that a browser sends"),
         ({"origins": ["https://*.example.com"]}, "nothing that a browser sends"),
         ({"hosts": ["*"]}, "nothing that a browser sends"),
+        ({"hosts": ["!!"]}, "nothing that a browser sends"),
+        ({"origins": ["https://!!"]}, "nothing that a browser sends"),
     ],
 )
 async def test_a_gateway_that_would_be_open_to_all_does_not_start(options, said):

@@ -6,6 +6,7 @@ a redirect: it is a connection like any other.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -21,6 +22,8 @@ from .addresses import Address, Network, parsed, why_not_public
 from .names import addresses_of
 
 _log = logger_of(__name__)
+_NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
+"""A host's; with a number at the end it would be an address."""
 Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 
@@ -147,7 +150,7 @@ def _network(entry: object) -> Network | None:
 
 
 def _checked_name(entry: object) -> str:
-    if not isinstance(entry, str) or not entry or any(mark in entry for mark in "/:@*\\ "):
+    if not isinstance(entry, str) or _NAME.fullmatch(entry) is None:
         raise ConfigurationError(
             f"allow= takes names of hosts, addresses and networks such as '10.0.0.0/8', not {entry!r}"
         )

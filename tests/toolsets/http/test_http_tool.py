@@ -407,7 +407,9 @@ async def test_what_is_opened_by_name(server):
     assert "its address is not public (loopback)" in (await call(shut)).error
 
 
-@pytest.mark.parametrize("entry", ["http://x", "a b", "*.example.com", "", 7, "user@host"])
+@pytest.mark.parametrize(
+    "entry", ["http://x", "a b", "*.example.com", "", 7, "user@host", "!!", "a,b", "300.1.1.1", "10.0.0"]
+)
 def test_what_cannot_be_opened(entry):
     """The error says what can."""
     with pytest.raises(ConfigurationError, match="names of hosts, addresses and networks"):
