@@ -61,8 +61,8 @@ async def _lock(descriptor: int, path: Path, patience: float) -> None:
     )
 
 
-def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Write a file so that whoever reads it, also after a crash, finds the old text or the new one.
+def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
+    """Write a file so that whoever reads it, also after a crash, finds what it was or what it is to be.
 
     Raises:
         OSError: it cannot be written, and is as it was.
@@ -70,8 +70,8 @@ def write_whole(path: Path, text: str, *, mode: int = 0o644) -> None:
     beside = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

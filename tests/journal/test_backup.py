@@ -1,6 +1,8 @@
 """Copies of a journal that is written meanwhile."""
 
 import contextlib
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -13,9 +15,9 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
-from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed
+from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalFull
 from actgent.journal.opening import open_journal
-from actgent.journal.sqlite import back_up, backup as backups, find_problems
+from actgent.journal.sqlite import back_up, backup as backups, carry_over, find_problems
 
 WRITING = """
     import sys, trio
@@ -167,6 +169,53 @@ async def test_only_what_is_good_is_a_backup(tmp_path):
     (tmp_path / "text.txt").write_text("no journal")
     with pytest.raises(ConfigurationError):
         back_up(tmp_path / "text.txt", tmp_path / "other.db")
+
+
+def opened_files():
+    return [str(each.resolve()) for each in Path("/proc/self/fd").iterdir()]
+
+
+async def from_outside(path, copy):
+    back_up(path, copy)
+
+
+async def from_inside(path, copy):
+    async with open_journal(f"sqlite:///{path}") as journal:
+        await journal.acquire()
+        await journal.backup(copy)
+
+
+async def salvaged(path, copy):
+    carry_over(path, copy)
+
+
+@pytest.mark.parametrize("make", [from_outside, from_inside, salvaged])
+async def test_a_copy_that_its_disk_has_no_space_for(tmp_path, monkeypatch, make):
+    """The error names the copy, of which nothing is left: no file, and no open one that holds its space."""
+    path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        session = await (await runtime.start(agent_of())).create_session("ada")
+        await session.chat("hello " * 20_000)
+    connect, copy_file = apsw.Connection, shutil.copyfile
+
+    def connect_to_little(name, *args, **options):
+        db = connect(name, *args, **options)
+        if Path(name).name.startswith("copy.db"):
+            db.execute("PRAGMA max_page_count=12")
+        return db
+
+    def copy_a_part(source, target, **options):
+        copy_file(source, target, **options)
+        if Path(target).name.startswith("copy.db"):
+            os.truncate(target, 5000)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(apsw, "Connection", connect_to_little)
+    monkeypatch.setattr(shutil, "copyfile", copy_a_part)
+    with pytest.raises(JournalFull, match=r"no space for .*copy\.db: .* nothing is left of it"):
+        await make(path, copy)
+    assert list(tmp_path.glob("copy*")) == []
+    assert not any("copy.db" in each for each in opened_files())
 
 
 async def test_a_process_does_not_copy_its_own_file_from_outside(tmp_path):

@@ -9,11 +9,10 @@ Each copy is opened, read from end to end, and only then gets its name.
 """
 
 import math
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -22,7 +21,8 @@ from actgent.errors import ConfigurationError, JournalFailed
 from actgent.journal.base import Backup
 
 from .disk_errors import translated
-from .lock import is_held_here, lock_path, looking, read_note
+from .drafts import drafted, name_draft
+from .lock import is_held_here, looking, read_note
 from .opening import check_kind, examine, prepare
 from .salvage import problems_in
 from .wal import log_path
@@ -43,6 +43,7 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
     Raises:
         ConfigurationError: this is no journal, or there is a file at the target.
         JournalDamaged: the journal is not what was written; nothing stands at the target.
+        JournalFull: there is no space at the target.
         JournalFailed: it cannot be read, the target not be written, or it is written too fast to be copied from outside.
     """
     with translated():
@@ -57,31 +58,6 @@ def back_up(path: Path, target: Path, *, say: Callable[[str], object] = lambda _
         noted = _copy(path, draft, say)
         say("reading the copy")
         return seal(draft, target, noted)
-
-
-@contextmanager
-def drafted(target: Path) -> Iterator[Path]:
-    """A name for a copy that is not whole yet; nothing is left of it behind the block.
-
-    Raises:
-        ConfigurationError: there is a file at the target.
-    """
-    if target.exists():
-        raise ConfigurationError(f"{target} exists: name a file that does not")
-    draft = target.with_name(f"{target.name}.part")
-    try:
-        with translated():
-            _remove(draft)
-            draft.touch(mode=0o600)
-        yield draft
-    finally:
-        with translated():
-            _remove(draft)
-
-
-def _remove(draft: Path) -> None:
-    for each in (draft, log_path(draft), lock_path(draft)):
-        each.unlink(missing_ok=True)
 
 
 def _copy(path: Path, draft: Path, say: Callable[[str], object]) -> tuple[bytes, int]:
@@ -144,10 +120,8 @@ def seal(draft: Path, target: Path, noted: tuple[bytes, int]) -> Backup:
     """
     with translated():
         sessions = _settle(draft, noted)
-        _sync(draft)
         size = draft.stat().st_size
-        draft.rename(target)
-        _sync(target.parent)
+        name_draft(draft, target)
     return Backup(target, sessions, size)
 
 
@@ -161,14 +135,6 @@ def _settle(draft: Path, noted: tuple[bytes, int]) -> int:
         sessions = len(file.all_sessions())
         file.end()
     return sessions
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class PageCopy:
@@ -194,8 +160,8 @@ class PageCopy:
         return False
 
     def end(self) -> None:
-        """Close the copy, whole or not."""
-        self._backup.close()
+        """Close the copy, whole or not: what it failed by its last step has told."""
+        self._backup.close(force=True)
         self._target.close()
 
 

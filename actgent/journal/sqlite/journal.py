@@ -21,8 +21,9 @@ from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files import plain_name
 from actgent.support.storage_thread import Job, StorageThread
 
-from .backup import PageCopy, drafted, forget_log, seal
+from .backup import PageCopy, forget_log, seal
 from .disk_errors import translated
+from .drafts import drafted
 from .file import SqliteFile
 from .lock import Lock, LookLock
 from .opening import check_kind, examine, prepare

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import attrs
 
-from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalKeyError, WireError
+from actgent.errors import JournalDamaged, JournalError, JournalKeyError, WireError
 from actgent.journal.encryption import current_keys
 from actgent.journal.grouped import (
     Head,
@@ -28,6 +28,7 @@ from actgent.journal.grouped import (
 from actgent.journal.listing import SessionKey
 
 from .disk_errors import translated
+from .drafts import drafted, name_draft
 from .file import SqliteFile
 from .lock import Lock
 from .opening import Facts, check_kind, examine, prepare
@@ -89,15 +90,15 @@ def carry_over(path: Path, new_path: Path) -> Salvaged:
     Raises:
         ConfigurationError: there is a file at the new path.
         Fenced: a process uses the old one.
+        JournalFull: there is no space for the new one.
         JournalFailed: it cannot be read, or the new one not be written.
     """
-    if new_path.exists():
-        raise ConfigurationError(f"{new_path.name} exists: name a file that does not")
-    with _copied(path) as (copy, noted), translated():
+    with _copied(path) as (copy, noted), drafted(new_path) as draft, translated():
         rows, heads = _read_good(copy, read_identity(copy, noted[0]))
-        with closing(apsw.Connection(str(new_path))) as db:
-            file = prepare(db, Facts())
-            return _carry_over(file, rows, heads)
+        with closing(apsw.Connection(str(draft))) as db:
+            saved = _carry_over(prepare(db, Facts()), rows, heads)
+        name_draft(draft, new_path)
+        return saved
 
 
 @contextmanager

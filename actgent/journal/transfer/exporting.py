@@ -4,7 +4,6 @@ The file begins with `actgent-sessions 1` and a line end. A msgpack list follows
 session: `[session id, agent, bytes of its records, CRC-32 of all three]`.
 """
 
-import os
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgpack  # type: ignore[import-untyped]
 from actgent.errors import ConfigurationError, JournalDamaged, SessionExists
 from actgent.journal.base import Entry, Journal, SessionSummary
 from actgent.journal.records import WIRE, Record
+from actgent.support.files import write_whole
 
 _FIRST_LINE = b"actgent-sessions 1\n"
 _PAGE = 200
@@ -71,18 +71,15 @@ def save_sessions(path: Path, sessions: Sequence[ExportedSession]) -> None:
     """Write sessions into a new file, whole or not at all; nobody else may read it.
 
     Raises:
-        ConfigurationError: the file exists.
+        ConfigurationError: the file exists, or cannot be written.
     """
-    draft = path.with_name(f"{path.name}.part")
     if path.exists():
         raise ConfigurationError(f"{path} exists: name another file")
-    draft.touch(mode=0o600)
-    with draft.open("wb") as file:
-        file.write(_FIRST_LINE)
-        file.write(msgpack.packb([_packed(session) for session in sessions], unicode_errors="surrogatepass"))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
+    packed = msgpack.packb([_packed(session) for session in sessions], unicode_errors="surrogatepass")
+    try:
+        write_whole(path, _FIRST_LINE + packed, mode=0o600)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 @attrs.frozen(kw_only=True)
