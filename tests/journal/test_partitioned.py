@@ -273,6 +273,41 @@ async def test_a_look_finds_what_others_have_taken(postgres_url):
         assert sorted(a.owned) == [0, 2]
 
 
+@pytest.mark.parametrize("is_new", [True, False], ids=["made anew", "put back"])
+@pytest.mark.parametrize("is_looked_at", [True, False], ids=["look", "write"])
+async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_in, is_new, is_looked_at):
+    """The schema is dropped and made anew, or is that of a replica that was behind: who had the epoch before loses it."""
+    server, _, schema = postgres_url.partition("?schema=")
+    heard = []
+    async with open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a:
+        writer = writer_in(a, 0)
+        await writer.turn()
+        with psycopg.connect(server, autocommit=True) as other:
+            other.execute(f"DROP SCHEMA {schema} CASCADE" if is_new else f"DELETE FROM {schema}.partitions")
+        async with open_node(postgres_url, "b", take=[0]) as b:
+            assert b.owned == a.owned == {0: 1}
+            if is_looked_at:
+                assert await a.look() == [0]
+            with pytest.raises(PartitionsLost):
+                await writer.turn()
+            assert (heard, a.owned) == ([{0: 1}], {})
+            assert len(await b.sessions()) == (0 if is_new else 1)
+            if is_new:
+                with pytest.raises(Fenced, match="not for this process any more"):
+                    await a.take([0])
+            assert await b.look() == []
+
+
+async def test_a_pool_that_is_gone_is_named(postgres_url):
+    """A node says so at each look, and does not end."""
+    server, _, schema = postgres_url.partition("?schema=")
+    async with open_node(postgres_url, "a", take=[0]) as a:
+        with psycopg.connect(server, autocommit=True) as other:
+            other.execute(f"DELETE FROM {schema}.cluster")
+        with pytest.raises(JournalFailed, match="the pool 'default' was removed"):
+            await a.look()
+
+
 async def test_lists_of_what_goes_on_are_of_what_is_owned(postgres_url, writer_in):
     """Unfinished messages, dates, and what is to be erased; pages and counts are of all."""
     async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b", take=[1]) as b:
@@ -627,6 +662,42 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
                 await blocked_by(watch, first)
                 blocker.commit()
         assert [(each.crashes, each.alone) for each in suspects] == [(3, 0)]
+
+
+async def test_who_wakes_up_changes_nothing_of_what_the_next_owner_has_counted(postgres_url, writer_in):
+    """Neither its marks and counts, nor what it has just counted as left by the owner."""
+    async with open_node(postgres_url, "a") as a, open_node(postgres_url, "b") as b:
+        keys, suspects = [], []
+        for number in range(4):
+            await a.take([0])
+            if number == 2:
+                await a.suspects.mark_alone(keys[0], is_alone=True)
+            if number < 3:
+                writer = writer_in(a, 0, nth=number)
+                await writer.open()
+                await writer.commit(Accepted(message=message_for(writer.session_id)))
+                keys.append(SessionKey(writer.agent, writer.session_id))
+            await b.take([0])
+            suspects = await b.suspects.count([0], 8, ["a"], has_died=True)
+        assert [(each.key, each.crashes, each.alone) for each in suspects] == [
+            (keys[0], 4, 1),
+            (keys[1], 3, 0),
+        ]
+        await b.suspects.mark_alone(keys[0], is_alone=True)
+        writer = writer_in(b, 0, nth=3)
+        await writer.open()
+        await writer.commit(Accepted(message=message_for(writer.session_id)))
+        assert await a.suspects.count([0], 8, ["a"], has_died=True) == suspects
+        await a.suspects.mark_alone(keys[0], is_alone=False)
+        await a.suspects.clear(keys[1])
+        assert await b.suspects.agents_of(writer.session_id) == []
+        await a.take([0])
+        found = await a.suspects.count([0], 8, ["a"], has_died=True)
+        assert {each.key: (each.crashes, each.alone) for each in found} == {
+            keys[0]: (5, 2),
+            keys[1]: (4, 0),
+            keys[2]: (3, 0),
+        }
 
 
 async def blocked_by(server, pid):

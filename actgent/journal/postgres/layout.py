@@ -30,10 +30,10 @@ SELECT_LAYOUTS = (
     "SELECT generation, partitions, writes, state FROM cluster WHERE pool = %s ORDER BY generation DESC"
 )
 IS_TAKEN_FROM = (
-    "SELECT FROM cluster WHERE pool = %(pool)s AND generation = %(generation)s "
-    f"AND state = '{ACTIVE}' AND writes <= %(reads)s FOR SHARE"
+    "SELECT FROM cluster WHERE pool = %(pool)s AND generation = %(generation)s "  # noqa: S608 - as above
+    f"AND state = '{ACTIVE}' AND writes <= %(reads)s AND EXISTS (SELECT FROM meta WHERE identity = %(identity)s) FOR SHARE"
 )
-"""For whoever takes partitions: a row if a node of this generation that reads so much may; until the end it stays so."""
+"""For whoever takes partitions: a row if a node of this journal and generation that reads so much may; until the end it stays so."""
 
 
 @attrs.frozen(kw_only=True)

@@ -36,12 +36,13 @@ FROM wanted LEFT JOIN new USING (p) LEFT JOIN old USING (p) ORDER BY wanted.p
 """  # noqa: S608 - names of our own
 _GIVE_BACK = (
     "UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t "  # noqa: S608
-    f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s ORDER BY t.p FOR UPDATE OF t"
+    f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s AND t.owner = %(node)s ORDER BY t.p FOR UPDATE OF t"
     ") AS held WHERE partitions.pool = %(pool)s AND partitions.p = held.p"
 )
 _LOOK = """
 SELECT t.p, t.epoch, c.generation, c.partitions, c.writes, c.state
-FROM (SELECT * FROM cluster WHERE pool = %(pool)s ORDER BY generation DESC LIMIT 1) AS c LEFT JOIN partitions AS t USING (pool)
+FROM (SELECT * FROM cluster WHERE pool = %(pool)s ORDER BY generation DESC LIMIT 1) AS c
+LEFT JOIN partitions AS t ON t.pool = c.pool AND t.owner = %(node)s
 """
 T = TypeVar("T")
 
@@ -56,13 +57,16 @@ class OwnershipTable:
         self._thread: StorageThread | None = None
         self._turn = trio.Lock()
 
-    async def take(self, epochs: Mapping[int, int], *, generation: int, reads: int) -> list[Taken]:
+    async def take(
+        self, epochs: Mapping[int, int], *, generation: int, reads: int, identity: bytes
+    ) -> list[Taken]:
         """Become the owner of these partitions, in one statement; each with the epoch in which we think that we own it, or -1.
 
         Writes that are under way end before; those that come after find the new epoch. None is ours if the pool has another
-        generation by now, or writes a higher form than we read.
+        generation by now, writes a higher form than we read, or is of a journal with another identity.
         """
-        rows = await self._run(self._select, _TAKE, epochs, generation=generation, reads=reads)
+        known = {"generation": generation, "reads": reads, "identity": identity}
+        rows = await self._run(self._select, _TAKE, epochs, **known)
         return [self._taken(columns) for columns in rows]
 
     def _taken(self, columns: tuple[int, int, int | None, str | None, bool | None]) -> Taken:
@@ -76,18 +80,26 @@ class OwnershipTable:
         await self._run(self._execute, _GIVE_BACK, epochs)
 
     async def look(self) -> tuple[dict[int, int], PoolLayout]:
-        """The epoch of each partition that anybody has owned, and how the pool is laid out."""
+        """The epoch of each partition of ours, and how the pool is laid out.
+
+        Raises:
+            JournalFailed: the database does not answer, or does not know the pool any more.
+        """
         rows = await self._run(self._select, _LOOK, {})
+        if not rows:
+            raise JournalFailed(
+                f"the pool {self._who['pool']!r} was removed from the schema {self._schema!r}"
+            )
         epochs = {number: epoch for number, epoch, *_ in rows if number is not None}
         return epochs, layout_of(rows[0][2:])
 
     async def select(self, sql: str, values: Mapping[str, Any]) -> list[Any]:
         """The rows of another statement about what is owned."""
-        return await self._run_whole(self._select, sql, values)
+        return await self._run_whole(self._select, sql, {**self._who, **values})
 
     async def execute(self, sql: str, values: Mapping[str, Any]) -> None:
         """Run another statement about what is owned."""
-        await self._run_whole(self._execute, sql, values)
+        await self._run_whole(self._execute, sql, {**self._who, **values})
 
     def close(self) -> None:
         """Let the connection go, whoever waits for it."""
@@ -96,7 +108,7 @@ class OwnershipTable:
             self._thread.end(self._disconnect)
             self._thread = None
 
-    async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: int) -> T:
+    async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
         """Run a statement about some partitions to its end: who is cancelled would not know whose the partitions are."""
         columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})

@@ -75,7 +75,7 @@ class PartitionedJournal(PostgresJournal):
         self._pool = pool
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
-        self.suspects = SuspectTable(self._table, pool)
+        self.suspects = SuspectTable(self._table, self.partition_of)
         self.allowances = AllowanceTable(self._table)
         self.hosts = HostTable(self._table, pool)
         self._backend: tuple[Any, ...] | None = None
@@ -121,10 +121,14 @@ class PartitionedJournal(PostgresJournal):
 
         Raises:
             JournalFailed: the database does not answer; some may be taken, and can be taken again.
-            Fenced: the pool is laid out anew, or writes a form that this process does not read: it may take nothing.
+            Fenced: the pool is laid out anew, writes a form that this process does not read, or is another journal's: it may take
+            nothing.
         """
         wanted = {each: self.owned.get(each, -1) for each in sorted(set(partitions))}
-        taken = await self._table.take(wanted, generation=self.layout.generation, reads=self.reads)
+        generation = self.layout.generation
+        taken = await self._table.take(
+            wanted, generation=generation, reads=self.reads, identity=self.identity
+        )
         if wanted and not taken:
             raise Fenced("the partitions of this pool are not for this process any more: start it again")
         new = [each for each in taken if not each.is_kept]
@@ -340,7 +344,8 @@ class PartitionedJournal(PostgresJournal):
             raise PartitionsLost(lost)
 
     def _fence_columns(self, fences: Mapping[int, int]) -> list[Any]:
-        return [self._pool, encode_array("integer", [*fences]), encode_array("bigint", [*fences.values()])]
+        epochs = encode_array("integer", [*fences]), encode_array("bigint", [*fences.values()])
+        return [self._pool, self.node, *epochs]
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         fences = self._fences(key.session_id for key in keys)

@@ -147,9 +147,10 @@ END_BACKEND = (
     "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s"
 )
 HOLD_PARTITIONS = (
-    "SELECT p FROM partitions WHERE pool = %s AND (p, epoch) IN (SELECT * FROM unnest(%s::integer[], %s::bigint[])) "
-    "ORDER BY p FOR SHARE"
+    "SELECT p FROM partitions WHERE pool = %s AND owner = %s "
+    "AND (p, epoch) IN (SELECT * FROM unnest(%s::integer[], %s::bigint[])) ORDER BY p FOR SHARE"
 )
+"""Where the tables were put back to an earlier state, an epoch is given once more, to another owner."""
 WRITE_PARTITIONS = (
     f"WITH fence AS MATERIALIZED ({HOLD_PARTITIONS}), held AS MATERIALIZED (SELECT FROM fence HAVING count(*) = %s), "  # noqa: S608
     f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ', {**HEAD_TYPES, 'slot': 'smallint'})}) "

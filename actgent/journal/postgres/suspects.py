@@ -4,7 +4,8 @@ What is unfinished when a process has died is counted before any of it is opened
 alone, and marked before; if the process dies even so, what it was at is buried, and the others go on.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
 import attrs
 
@@ -27,7 +28,7 @@ DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
 _COUNT = f"""
 INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch)
 SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch FROM (SELECT * FROM sessions WHERE {_UNFINISHED}) AS h
-JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS}
+JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS} AND t.owner = %(node)s
 ON CONFLICT (session_id, agent) DO UPDATE SET
     crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false, epoch = excluded.epoch
 WHERE s.epoch <> excluded.epoch
@@ -35,8 +36,12 @@ WHERE s.epoch <> excluded.epoch
 _SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
 _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
 _AGENTS = "SELECT agent FROM suspects WHERE session_id = %(session_id)s ORDER BY agent"
-_MARK = "UPDATE suspects SET is_alone = %(is_alone)s WHERE session_id = %(session_id)s AND agent = %(agent)s"
-_CLEAR = "DELETE FROM suspects WHERE session_id = %(session_id)s AND agent = %(agent)s"
+_OURS = """
+WHERE session_id = %(session_id)s AND agent = %(agent)s
+AND EXISTS (SELECT FROM partitions WHERE pool = %(pool)s AND p = %(p)s AND owner = %(node)s FOR SHARE)
+"""
+_MARK = f"UPDATE suspects SET is_alone = %(is_alone)s {_OURS}"  # noqa: S608 - as above
+_CLEAR = f"DELETE FROM suspects {_OURS}"  # noqa: S608 - as above
 _BURY = """
 INSERT INTO dead (session_id, agent, message_id, reason, at, request) VALUES
 (%(session_id)s, %(agent)s, %(message_id)s, %(reason)s, now(), %(request)s) ON CONFLICT DO NOTHING
@@ -69,15 +74,15 @@ class SuspectTable:
     """The suspects among the sessions of a cluster, and the messages that were buried."""
 
     _table: OwnershipTable
-    pool: str
-    """Our own."""
+    _partition_of: Callable[[str], int]
+    """That of a session."""
 
     async def count(
         self, partitions: Iterable[int], of: int, agents: Collection[str], *, has_died: bool
     ) -> list[Suspect]:
         """Count what is unfinished in some of so many partitions, if the process that had them has died; returns the suspects in it.
 
-        It is counted once in each epoch, however often this is called.
+        It is counted once in each epoch, however often this is called, and nothing of partitions that are not ours any more.
 
         Raises:
             JournalFailed: the database does not answer; it may be counted or not.
@@ -85,7 +90,6 @@ class SuspectTable:
         values = {
             "slots": slots_of(partitions, of),
             "agents": list(agents),
-            "pool": self.pool,
             "partitions": of,
         }
         statements = (_FORGET, _COUNT) if has_died else (_FORGET,)
@@ -108,12 +112,15 @@ class SuspectTable:
         return bool(await self._table.select(_LEFT, values))
 
     async def mark_alone(self, key: SessionKey, *, is_alone: bool) -> None:
-        """A session is about to be opened alone, or goes on beside others."""
-        await self._table.execute(_MARK, {**_values(key), "is_alone": is_alone})
+        """A session is about to be opened alone, or goes on beside others; nothing happens where it is another process's."""
+        await self._table.execute(_MARK, {**self._place(key), "is_alone": is_alone})
 
     async def clear(self, key: SessionKey) -> None:
-        """A session has ended what it was at."""
-        await self._table.execute(_CLEAR, _values(key))
+        """A session has ended what it was at; nothing happens where it is another process's."""
+        await self._table.execute(_CLEAR, self._place(key))
+
+    def _place(self, key: SessionKey) -> dict[str, Any]:
+        return {**_values(key), "p": self._partition_of(key.session_id)}
 
     async def bury(
         self, key: SessionKey, message_id: str, reason: str, *, request: bytes | None = None
