@@ -342,6 +342,24 @@ def test_an_owner_that_comes_back_waits_for_the_turns_that_were_cut():
     assert mine.taken(0, 3, was_clean=False) == [Do("recover", 0, 3, was_clean=False)]
 
 
+def test_an_epoch_that_is_given_once_more_is_taken():
+    """By a database that was put back to an earlier state; an end that is told before its beginning is one, all the same."""
+    mine = Ownership("a", 3)
+    mine.look(PLACES)
+    mine.delivered(0)
+    mine.taken(0, 1, was_clean=True)
+    mine.fenced(0, 1)
+    mine.look(PLACES)
+    mine.delivered(0)
+    assert mine.turns_ended(0, 1) == [Do("take", 0)]
+    assert mine.taken(0, 1, was_clean=False) == [Do("recover", 0, 1, was_clean=False)]
+    mine.fenced(0, 2)
+    mine.look(PLACES)
+    mine.delivered(0)
+    assert mine.turns_ended(0, 1) == [Do("take", 0)]
+    assert mine.taken(0, 2, was_clean=False) == [Do("close_channel", 0)]
+
+
 def test_a_partition_does_not_move_before_what_its_dead_owner_left_is_counted():
     """It would be given back as if nobody had died."""
     mine = Ownership("a", 3)
