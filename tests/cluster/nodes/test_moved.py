@@ -110,6 +110,39 @@ async def test_what_is_said_to_a_session_that_moved_is_said_there(moved):
         assert await there.status() == "closed"
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_schedule_that_is_removed_as_its_session_moves_was_there(
+    open_cluster, monkeypatch, is_written
+):
+    """Whether its node had written that, which it does not know; what the next owner finds no more was removed by us."""
+    from actgent.agents import session as sessions
+
+    agents = [make_clerk(Echo()) for _ in range(2)]
+    async with (
+        open_cluster() as cluster,
+        cluster.node(agents[0], node="one") as one,
+        cluster.node(agents[1], node="two") as two,
+    ):
+        with trio.fail_after(PATIENCE):
+            await wait_balanced(one, two)
+            session = await agents[0].create_session("ada")
+            made, kept = [await session.schedule(each, after=3600) for each in ("go", "stay")]
+            unset = sessions.unset_schedule
+
+            async def leave(context, schedule_id):
+                monkeypatch.undo()
+                if is_written:
+                    await unset(context, schedule_id)
+                await drain(cluster, one)
+                raise SessionMoved("clerk", session.id)
+
+            monkeypatch.setattr(sessions, "unset_schedule", leave)
+            assert await session.unschedule(made.id) is True
+            assert await session.unschedule(made.id) is False
+            there = await agents[0].open_session(session.id)
+            assert [each.id for each in await there.schedules()] == [kept.id]
+
+
 async def test_what_a_session_that_moved_was_is_told_as_no_truth(moved):
     """What it is as long as it is there is told; all that changes elsewhere is refused by an error that says what to do."""
     session, clerk, _, _ = moved
