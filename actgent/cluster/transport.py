@@ -284,6 +284,7 @@ class BrokerTransport(Transport):
             ConnectionLost: there is none; `NoQueue` where nobody was ever there.
         """
         with self._conversation() as (known, pieces):
+            known.is_read = False
             known.layout = layout = await self._find_layout()
             known.partition = partition_of_slot(slot_of(session_id), layout.partitions)
             await self._send(known, attrs.evolve(asked, id=known.id), USER, seconds=ANSWER + seconds)

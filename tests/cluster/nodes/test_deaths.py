@@ -3,9 +3,12 @@
 import pytest
 import trio
 
-from actgent import RemoteError
+from actgent import Message, RemoteError, Sender
+from actgent.cluster.amqp import parse_broker
 from actgent.cluster.operations.dead import drop_message, retry_dead
+from actgent.cluster.pools import PoolLinks
 from actgent.journal.postgres import read_dead
+from actgent.runtime.delegation.pools import PoolTask
 
 from .pairs import PATIENCE
 
@@ -77,6 +80,23 @@ async def test_a_message_that_kills_its_node_before_it_is_accepted_kills_three(n
             assert [each.retried_as for each in await read_dead(journal)] == ["kill-1"]
             await drop_message(journal, "kill-1")
             assert not await read_dead(journal)
+
+
+async def test_a_task_of_another_pool_that_kills_its_node_kills_three(nodes):
+    """Its asker asks again and again, and is told then that it is refused; so is a person."""
+    names = ("one", "two", "three", "four", "five")
+    said = Message(session_id="kill-1", sender=Sender("ada"), parts="hello")
+    task = PoolTask(session_id="kill-1", agent="clerk", asker="p/a/s", owner="ada@p", message=said)
+    with trio.fail_after(PATIENCE):
+        for name in names:
+            await nodes.start(name)
+        async with trio.open_nursery() as nursery:
+            links = PoolLinks(parse_broker(nodes.cluster.broker), pool="p", node="n", nursery=lambda: nursery)
+            report = await links.ask(nodes.cluster.pool, task, patience=PATIENCE)
+            assert "3 nodes have gone" in report.refused
+            nursery.cancel_scope.cancel()
+    assert sum(nodes.running[name].poll() is None for name in names) == 2
+    assert [each.is_request for each in await read_dead(nodes.cluster.journal)] == [True]
 
 
 async def history(clerk, session):
