@@ -12,12 +12,16 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import distribution
+from itertools import chain
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = PROJECT["version"]
 NEWCOMER = ROOT / "docs" / "tutorial" / "index.md"
 
 PROGRAM = """
@@ -119,3 +123,56 @@ def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
             words[0] = sys.executable
         said = run(words, cwd=clone if clone.exists() else tmp_path, env=environment)
     assert said == printed
+
+
+LOADED = {
+    "": [
+        "actgent.cli.main",
+        "actgent.cli.commands.agents",
+        "actgent.journal.sqlite",
+        "actgent.testing.provider",
+    ],
+    "cluster": ["actgent.cluster.opening", "actgent.cli.serving.cluster", "actgent.cli.serving.node"],
+    "encryption": ["actgent.journal.encryption"],
+    "mcp": ["actgent.toolsets.mcp.link"],
+    "otel": ["actgent.observe"],
+    "postgres": ["actgent.journal.postgres"],
+    "web": ["actgent.web.gateway", "actgent.cli.serving.serve"],
+}
+"""What is loaded by those who installed an extra, or none."""
+CHECKS = {
+    "cluster": "from actgent.journal.membership import check_cluster_extra as check; check()",
+    "web": "from actgent.web.opening import check_extra as check; check()",
+}
+"""What says which extra is missing."""
+
+
+def gather(requirements, extra, found):
+    """Add to a set, as names with extras, all the distributions that requirements lead to."""
+    for text in requirements:
+        wanted = Requirement(text)
+        if wanted.marker and not wanted.marker.evaluate({"extra": extra}):
+            continue
+        for part in {"", *wanted.extras} - {known for name, known in found if name == wanted.name}:
+            found.add((wanted.name, part))
+            gather(required(wanted.name, part), part, found)
+
+
+def required(name, extra):
+    """The requirements of a distribution; ours are those of the repository, which may be installed as it was."""
+    if name == "actgent":
+        return PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    return distribution(name).requires or []
+
+
+@pytest.mark.parametrize("extra", LOADED)
+def test_an_extra_brings_all_that_is_loaded_with_it(tmp_path, extra):
+    """In an environment with nothing but what an extra requires, its modules are loaded, and nobody asks for more."""
+    found = set()
+    gather([f"actgent[{extra}]"], "", found)
+    files = chain(*(distribution(name).files or () for name, part in found if not part and name != "actgent"))
+    for top in {path.parts[0] for path in files} - {"..", "__pycache__"}:
+        (tmp_path / top).symlink_to(Path(sysconfig.get_path("platlib"), top))
+    program = "; ".join([*(f"import {module}" for module in LOADED[extra]), CHECKS.get(extra, "")])
+    places = os.pathsep.join([str(tmp_path), str(ROOT)])
+    run([sys.executable, "-S", "-c", program], cwd=tmp_path, env=os.environ | {"PYTHONPATH": places})

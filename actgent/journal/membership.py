@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError
 
 from .base import Journal
 
-EXTRA = ("pamqp", "psycopg", "starlette")
+EXTRA = ("hypercorn", "pamqp", "psycopg", "starlette")
 LEAVING_GRACE = 30.0
 """Seconds that turns have to end when their process leaves a cluster; the others go on elsewhere."""
 
