@@ -186,6 +186,17 @@ async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
     assert re.search(r"^s1 +clerk +ada +idle", text, re.MULTILINE)
 
 
+async def test_top_of_what_is_empty_yet(serving, tmp_path):
+    """A server without agents, as it stands beside the nodes of a cluster, and a journal without sessions have no tables."""
+    async with serving(agents=[], journal=f"sqlite:///{tmp_path}/a.db") as served:
+        at = ("--at", served.gateway.url)
+        shown = [
+            await run("top", *at, token=served.tokens["root"]),
+            await run("top", "--at", f"{tmp_path}/a.db"),
+        ]
+    assert shown == ["sessions: 0 idle, 0 working, 0 suspended, 0 closed\n"] * 2
+
+
 async def test_top_is_live_at_a_terminal(serving):
     """It is drawn again and again, and Ctrl-C ends it."""
     agents = [BareAgent("clerk", llm=ScriptedLLM(lambda _: "x"))]

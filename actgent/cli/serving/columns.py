@@ -14,11 +14,11 @@ def fitted(rows: Sequence[Mapping[str, Text]], width: int, leave_out: Sequence[s
     """A table of rows by their columns; the first is of names, which are cut to what the others leave.
 
     Args:
-        rows: Each with the same columns, in the order in which they are shown.
+        rows: One or more, each with the same columns, in the order in which they are shown.
         width: Columns of the terminal.
         leave_out: Columns that go where there is no room, the first of them first.
     """
-    columns = list(rows[0]) if rows else []
+    columns = list(rows[0])
     widths = {name: max(len(name), *(row[name].cell_len for row in rows)) for name in columns}
     for name in leave_out:
         if _whole(columns, widths) > width and name in columns:

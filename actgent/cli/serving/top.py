@@ -165,11 +165,11 @@ def _drawn(now: Look, before: Look | None, width: int) -> RenderableType:
         parts.append(Text(one_line(data["problem"]), style="red"))
     if "sessions" in data:
         parts.append(Text("sessions: " + ", ".join(f"{n} {state}" for state, n in data["sessions"].items())))
-    if "agents" in data:
+    if data.get("agents"):
         parts.append(_agents(data["agents"], _rates(now, before), width))
     if data.get("governors"):
         parts.append(_governors(data["governors"], width))
-    if "latest" in data:
+    if data.get("latest"):
         parts.append(_latest(data["latest"], width))
     return Group(*parts)
 
