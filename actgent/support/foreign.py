@@ -225,9 +225,9 @@ _NO_REASON = ("all attempts to connect", "All connection attempts")
 
 
 def telling_text(error: BaseException) -> str | None:
-    """The same, and the reason with it where an exception says only that all attempts failed to reach a host."""
+    """The same, and the reason with it where an exception says nothing, or only that all attempts failed to reach a host."""
     text = readable_text(error)
-    if text is None or not any(each in text for each in _NO_REASON):
+    if text is None or (text and not any(each in text for each in _NO_REASON)):
         return text
     seen, reasons, each = set[int](), list[str](), error
     while not reasons and id(each) not in seen:
@@ -235,7 +235,7 @@ def telling_text(error: BaseException) -> str | None:
         reasons = _refusals(each)
         each = _cause_of(each) or _context_of(each) or each
     why = "; ".join(reason for reason in reasons if reason not in text)
-    return f"{text}: {why}" if why else text
+    return ": ".join(filter(None, (text, why)))
 
 
 def _refusals(error: BaseException) -> list[str]:

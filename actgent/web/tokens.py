@@ -16,7 +16,6 @@ Tokens are found by their digests, which tells nobody who measures times anythin
 import hashlib
 import hmac
 import math
-import os
 import secrets
 import time
 import tomllib
@@ -32,6 +31,7 @@ import trio
 
 from actgent.control.arguments import check_id
 from actgent.errors import ConfigurationError, nearest
+from actgent.support.files import write_whole
 from actgent.support.logs import logger_of
 
 Scope = Literal["read", "chat", "approve", "journal", "metrics", "admin"]
@@ -318,19 +318,15 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
 
 
 def write_tokens(file: Path, tokens: Iterable[AccessToken]) -> None:
-    """Write a file of tokens, in one step, readable by its owner alone."""
-    text = "\n".join(map(_row_of, tokens))
-    beside = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Write a file of tokens, in one step, readable by its owner alone.
+
+    Raises:
+        ConfigurationError: it cannot be written, and is as it was.
+    """
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        beside.replace(file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+        write_whole(file, "\n".join(map(_row_of, tokens)), mode=0o600)
+    except OSError as error:
+        raise ConfigurationError(f"the file of tokens cannot be written: {error.strerror}: {file}") from error
 
 
 def _row_of(token: AccessToken) -> str:

@@ -187,13 +187,18 @@ async def test_top_of_a_journal_shows_its_sessions(serving, tmp_path):
 
 
 async def test_top_of_what_is_empty_yet(serving, tmp_path):
-    """A server without agents, as it stands beside the nodes of a cluster, and a journal without sessions have no tables."""
+    """A server without agents, as it stands beside the nodes of a cluster, and a journal without sessions have no tables; no webhooks, a word."""
     async with serving(agents=[], journal=f"sqlite:///{tmp_path}/a.db") as served:
         at = ("--at", served.gateway.url)
+        token = {"ACTGENT_TOKEN": served.tokens["root"]}
+        listed = await trio.run_process(
+            [*COMMAND, "webhooks", "list", *at], capture_stderr=True, env=os.environ | token
+        )
         shown = [
             await run("top", *at, token=served.tokens["root"]),
             await run("top", "--at", f"{tmp_path}/a.db"),
         ]
+    assert b"the server has no webhooks" in listed.stderr
     assert shown == ["sessions: 0 idle, 0 working, 0 suspended, 0 closed\n"] * 2
 
 
@@ -228,7 +233,16 @@ async def test_top_is_live_at_a_terminal(serving):
     ("arguments", "code", "words"),
     [
         (["top", "--at", "http://127.0.0.1:1"], 2, "takes a token: set ACTGENT_TOKEN"),
-        (["top", "--at", "http://127.0.0.1:1", "--token-file", "none"], 2, "cannot be read: none"),
+        (
+            ["top", "--at", "http://127.0.0.1:1", "--token-file", "none"],
+            2,
+            "be read: No such file or directory: none",
+        ),
+        (
+            ["token", "new", "--name", "a", "--owner", "ada", "--file", "none/tokens.toml"],
+            2,
+            "the file of tokens cannot be written: No such file or directory: none/tokens.toml",
+        ),
         (["watch", "s1", "--at", "none.db"], 2, "no such file"),
     ],
 )
@@ -247,6 +261,8 @@ async def test_a_server_that_is_not_there_or_refuses_is_named(serving):
     assert "http://127.0.0.1:1 does not answer" in gone
     async with serving() as served:
         at = ("--at", served.gateway.url)
+        secure = served.gateway.url.replace("http:", "https:")
+        assert "(ConnectError: [SSL: " in await run("top", "--at", secure, token="act_x", code=1)
         assert "does not know this token (401)" in await run("top", *at, token="act_x", code=1)
         missing = await run("watch", "nothing", *at, token=served.tokens["ada"], code=1)
         assert f"no session 'nothing' at {served.gateway.url}" in missing

@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_replaced_stays(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "tokens.toml").mkdir()
-    with pytest.raises(OSError, match="tokens"):
+    with pytest.raises(ConfigurationError, match="cannot be written"):
         write_tokens(folder / "tokens.toml", [])
     assert [each.name for each in folder.iterdir()] == ["tokens.toml"]
 

@@ -47,7 +47,8 @@ class PlaceOptions:
                 os.environ.get(TOKEN) if self.token_file is None else Path(self.token_file).read_text("utf-8")
             )
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"the token cannot be read: {self.token_file}") from error
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"the token cannot be read: {why}: {self.token_file}") from error
         if not given or not given.strip() or not given.strip().isascii():
             raise ConfigurationError(
                 f"{self.url} takes a token: set {TOKEN}, or name its file by --token-file; `actgent token new` makes one"

@@ -15,6 +15,8 @@ async def list_given_up(place: PlaceOptions, terminal: Terminal) -> int:
     """Name the webhooks of a server, and what each has given up. 1 if something was."""
     async with _server(place) as server:
         webhooks = (await server.get("/webhooks"))["items"]
+    if not webhooks:
+        terminal.notice("the server has no webhooks: `actgent serve --notify` gives it some")
     for webhook in webhooks:
         where = one_line(webhook["url"] or "the addresses of sessions", 100)
         counts = f"{webhook['sent']} sent, {webhook['waiting']} sessions wait"
