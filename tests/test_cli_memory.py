@@ -1,7 +1,9 @@
 """`actgent memory`, in this process with real files."""
 
 import json
+from contextlib import closing
 
+import apsw
 import pytest
 import trio
 
@@ -131,3 +133,29 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
     assert code != 0
     assert "no such file" in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [("journal", "is a journal"), ("other", "database of another program"), ("text", "damaged, or none")],
+)
+def test_what_is_no_file_of_memories_is_named_and_stays(tmp_path, capsys, kind, complaint):
+    """A journal, another program's database, and no database at all: each stays byte by byte."""
+    path = tmp_path / "file.db"
+    if kind == "journal":
+        trio.run(begin_journal, path)
+    elif kind == "other":
+        with closing(apsw.Connection(str(path))) as db:
+            db.execute("CREATE TABLE bookmarks (url)")
+    else:
+        path.write_text("Answer in one or two sentences.\n" * 200)
+    before = path.read_bytes()
+    code, _, err = run(capsys, "memory", "list", path)
+    assert code
+    assert complaint in err
+    assert path.read_bytes() == before
+
+
+async def begin_journal(path):
+    async with open_runtime(journal=f"sqlite:///{path}"):
+        pass

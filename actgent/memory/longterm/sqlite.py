@@ -83,6 +83,7 @@ class SQLiteStore(MemoryStore):
 
     def _prepare(self, *, has_vectors: bool) -> None:
         self._db.set_busy_timeout(BUSY)
+        self._check_kind()
         self._begin_log()
         for setting in ("synchronous=FULL", "secure_delete=ON"):
             self.run(f"PRAGMA {setting}")
@@ -95,15 +96,19 @@ class SQLiteStore(MemoryStore):
                     f"a newer actgent wrote these memories (version {version}, this one knows {VERSION}): install that one"
                 )
             if not version:
-                if self.run("SELECT count(*) FROM sqlite_schema")[0][0]:
-                    raise ConfigurationError(
-                        "the file is a SQLite database of another program: name another file"
-                    )
                 self._db.execute(
                     TABLES.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT", integer="INTEGER", real="REAL")
                 )
                 self._db.execute(_INDEXES)
                 self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
+
+    def _check_kind(self) -> None:
+        """Refuse what is not ours before anything of it is changed. Ours has its tables and its mark at once."""
+        has_tables = self.run("SELECT count(*) FROM sqlite_schema")[0][0]
+        if has_tables and self.run("PRAGMA application_id")[0][0] != APPLICATION:
+            raise ConfigurationError(
+                "the file is a journal, or a SQLite database of another program: name another file"
+            )
 
     def _begin_log(self) -> None:
         """Write to a log first. SQLite does not wait where another process is about to begin it, too: so we do."""
@@ -111,8 +116,8 @@ class SQLiteStore(MemoryStore):
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
-            except apsw.BusyError as error:
-                if time.monotonic() > until:
+            except apsw.Error as error:
+                if not isinstance(error, apsw.BusyError) or time.monotonic() > until:
                     raise _ours(error) from error
                 time.sleep(0.01)
             else:
