@@ -76,10 +76,12 @@ class ClusterWatch:
         return dict(sorted(self._members.known(trio.current_time()).items()))
 
     async def waiting(self, partition: int, generation: int) -> int:
-        """Requests in the queue of a partition; 0 if there is none."""
+        """Requests in the queue of a partition, without its token, which lies there while nobody has it; 0 if there is no queue."""
         form = partition_queue(self._pool, generation, partition, self._connection.agreed.version)
         queue = await self._look(form.name)
-        return 0 if queue is None else queue.message_count or 0
+        if queue is None or not queue.message_count:
+            return 0
+        return queue.message_count - (not queue.consumer_count)
 
     async def _look(self, queue: str) -> commands.Queue.DeclareOk | None:
         """What the broker says of a queue; None: there is none."""
