@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -61,8 +62,14 @@ async def _lock(descriptor: int, path: Path, patience: float) -> None:
     )
 
 
-def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
+def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644, keeps_rights: bool = False) -> None:
     """Write a file so that whoever reads it, also after a crash, finds what it was or what it is to be.
+
+    Args:
+        path: The file.
+        text: What it holds then.
+        mode: Of a new file.
+        keeps_rights: Leave owner, group and mode to a file that is there, so that who could read it still can.
 
     Raises:
         OSError: it cannot be written, and is as it was.
@@ -71,6 +78,8 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "wb") as file:
+            if keeps_rights:
+                _take_rights(descriptor, path)
             file.write(text.encode() if isinstance(text, str) else text)
             file.flush()
             os.fsync(file.fileno())
@@ -79,6 +88,14 @@ def write_whole(path: Path, text: str | bytes, *, mode: int = 0o644) -> None:
         beside.unlink(missing_ok=True)
         raise
     _sync_folder(path.absolute().parent)
+
+
+def _take_rights(descriptor: int, path: Path) -> None:
+    """Give a file the owner, group and mode of another one; none of them where that is another user's, or not there."""
+    with suppress(FileNotFoundError, PermissionError):
+        seen = path.stat()
+        os.fchown(descriptor, seen.st_uid, seen.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(seen.st_mode))
 
 
 def _sync_folder(folder: Path) -> None:

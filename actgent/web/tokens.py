@@ -318,13 +318,13 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
 
 
 def write_tokens(file: Path, tokens: Iterable[AccessToken]) -> None:
-    """Write a file of tokens, in one step, readable by its owner alone.
+    """Write a file of tokens, in one step: a new one is readable by its owner alone, another one by whom it was before.
 
     Raises:
         ConfigurationError: it cannot be written, and is as it was.
     """
     try:
-        write_whole(file, "\n".join(map(_row_of, tokens)), mode=0o600)
+        write_whole(file, "\n".join(map(_row_of, tokens)), mode=0o600, keeps_rights=True)
     except OSError as error:
         raise ConfigurationError(f"the file of tokens cannot be written: {error.strerror}: {file}") from error
 

@@ -1,5 +1,6 @@
 """Tokens, and the file that holds their digests."""
 
+import os
 import stat
 import time
 from contextlib import suppress
@@ -92,6 +93,18 @@ def test_scopes_hold_others():
     }
     back_end = AccessToken(name="a", owner="ada", scopes=("impersonate:bob",), digest="")
     assert [back_end.may_act_for(owner) for owner in ("ada", "bob", "eve", "*")] == [True, True, False, False]
+
+
+def test_a_file_stays_readable_by_whom_it_was(tmp_path):
+    """A service of another user, in the group of the file, hears of a token that is revoked."""
+    file = tmp_path / "tokens.toml"
+    write_tokens(file, [])
+    group = 12345 if os.geteuid() == 0 else os.getgid()
+    os.chown(file, -1, group)
+    file.chmod(0o640)
+    write_tokens(file, [new_token("a", owner="ada", scopes=("read",))[1]])
+    seen = file.stat()
+    assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (0o640, group)
 
 
 def test_a_file_that_cannot_be_replaced_stays(tmp_path):
