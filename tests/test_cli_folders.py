@@ -56,6 +56,33 @@ async def test_new_check_and_run(protocol, tmp_path, no_keys, commands):
     assert [line.startswith("tool: add(") and "= 3" in line for line in said.splitlines()].count(True) == 1
 
 
+async def test_folders_in_a_folder_are_made_and_checked(tmp_path, commands):
+    """As the guide to deployment does it: `new` takes a path, and `check` names what is wrong in any of several."""
+    team = tmp_path / "team"
+
+    async def actgent(*arguments):
+        line = [ACTGENT, *map(str, arguments)]
+        done = await trio.to_thread.run_sync(lambda: commands.run(line, cwd=tmp_path, capture_output=True))
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    code, _, complained = await actgent("new", team / "helper")
+    assert (code, f"no such folder: {team}; make it first" in complained) == (2, True)
+    team.mkdir()
+    for name in ("helper", "clerk"):
+        assert (await actgent("new", team / name))[0] == 0
+    code, said, _ = await actgent("check", team)
+    assert code == 0
+    assert [line.partition(": agent")[0] for line in said.splitlines()] == [f"{team}/clerk", f"{team}/helper"]
+    for name in ("helper", "clerk"):
+        (team / name / "tools.py").write_text("def\n")
+    code, _, complained = await actgent("check", team)
+    assert code == 2
+    assert [line.partition(": ")[2].partition(":1")[0] for line in complained.splitlines()] == [
+        f"{team}/clerk/tools.py",
+        f"{team}/helper/tools.py",
+    ]
+
+
 async def test_the_path_of_a_folder_may_have_a_colon(tmp_path, no_keys, commands):
     """It parts a file from the name of an agent in it; a folder has one agent."""
     no_keys.setenv("PYTHONPATH", os.pathsep.join(sys.path))

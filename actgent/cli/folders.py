@@ -7,7 +7,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.builder import AgentBuilder
 from actgent.definitions.instructions import BRAIN, read_folder
 from actgent.definitions.scaffold import new_folder
-from actgent.errors import ConfigurationError, MissingKey
+from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder, MissingKey
 from actgent.evaluation.loading import SUFFIXES, TESTS, load_cases
 from actgent.llm.scripted import ScriptedLLM
 from actgent.llm.settings import LLMSettings, load_settings
@@ -19,17 +19,30 @@ from .terminal import Terminal
 
 
 def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
-    """Make a folder in the current one."""
-    made = new_folder(Path(), name, protocol=protocol)
+    """Make a folder, in the current one where its name has no path."""
+    path = Path(name)
+    made = new_folder(path.parent, path.name, protocol=protocol)
     terminal.line(
-        f"made {made.path}: try `actgent check {name}`, `actgent run {name}`, its test with pytest, and its case with "
-        f"`actgent eval {name}`"
+        f"made {made.path}: try `actgent check {name}`, `actgent run {name}` (without a key with --offline), its test with "
+        f"pytest, and its case with `actgent eval {name}`"
     )
     return 0
 
 
 def check(folder: str, terminal: Terminal) -> int:
-    """Say what a folder holds; what is wrong with it leaves as InvalidFolder."""
+    """Say what a folder holds, or each of those in it; what is wrong with them leaves as InvalidFolder."""
+    problems = list[InvalidFile]()
+    for each in _below(folder) or [Path(folder)]:
+        try:
+            terminal.line(_checked(str(each)))
+        except InvalidFolder as error:
+            problems += error.problems
+    if problems:
+        raise InvalidFolder(problems)
+    return 0
+
+
+def _checked(folder: str) -> str:
     read = read_folder(folder)
     load_settings(read.llm).check_model()
     forms = ", ".join(instruction.name for instruction in read.instructions) or "none"
@@ -38,8 +51,7 @@ def check(folder: str, terminal: Terminal) -> int:
     holds = [f"instructions: {forms}", f"skills: {skills}", f"cases: {cases}"]
     for what, names in (("APIs", read.documents), ("MCP servers", read.servers)):
         holds += [f"{what}: {', '.join(names)}"] if names else []
-    terminal.line(f"{folder}: agent {read.name!r} is fine ({'; '.join(holds)})")
-    return 0
+    return f"{folder}: agent {read.name!r} is fine ({'; '.join(holds)})"
 
 
 def _count_cases(folder: Path) -> int:
@@ -108,9 +120,15 @@ def agents_at(target: str, *, is_asked: bool = True) -> list[Agent]:
         return load_agents(target)
     if (Path(target) / BRAIN).is_file():
         return [load(target)]
-    found = sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))
-    if not found:
+    if not (found := _below(target)):
         raise ConfigurationError(
             f"{target} is no agent's folder, and has none in it: it needs a {BRAIN} (`actgent new NAME` makes a folder)"
         )
     return [load(str(each)) for each in found]
+
+
+def _below(target: str) -> list[Path]:
+    """The agents' folders in a folder that is none itself."""
+    if (Path(target) / BRAIN).is_file():
+        return []
+    return sorted(each.parent for each in Path(target).glob(f"*/{BRAIN}"))

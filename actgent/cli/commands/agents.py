@@ -113,7 +113,7 @@ def new(
     """Make a folder with a small agent that runs, and its test.
 
     Args:
-        name: The folder, in this one: lower-case letters, digits, - and _.
+        name: The folder; without a path, in this one. Its own name has lower-case letters, digits, - and _.
         protocol: How it talks to its model.
     """
     from actgent.cli.folders import new as make  # noqa: PLC0415
@@ -129,7 +129,7 @@ def check(target: str, /, *, journal: str | None = None) -> int:
     gone or needs an approval now. 1 if somebody should know that before. No model is asked, and no tool runs.
 
     Args:
-        target: The folder, or its brain.md. With --journal also a Python file that defines agents, or a folder of folders.
+        target: The folder, its brain.md, or a folder of such folders. With --journal also a Python file that defines agents.
         journal: The file of a journal, or postgres://HOST/DATABASE; agents may be using it, nothing is written.
     """
     if journal is not None:
