@@ -37,7 +37,9 @@ class Steps:
     def __enter__(self):
         self.count = 0
         self._before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # Python 3.12 tells of opcodes only where a frame wanted it before
+        sys._getframe().f_trace_opcodes = (
+            True  # Python 3.12 tells of opcodes only where a frame wanted it before
+        )
         sys.settrace(self._trace)
         return self
 
