@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.actors.inbox import PriorityInbox
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Appended, Changed, Ended
 from actgent.runtime.turn_runner import TurnRunner
@@ -92,3 +93,27 @@ def test_what_was_taken_to_be_written_is_written(press, write):
             return await journal.load("s")
 
     assert list(trio.run(live))[:2] == [first, second]
+
+
+def test_a_place_that_nobody_fills_any_more_does_not_keep_a_process(press, monkeypatch, tmp_path):
+    """What waits is ended until nothing comes out, whatever was counted."""
+    tried, withdraw = [], PriorityInbox.withdraw
+
+    def withdraw_seldom(self, session_id):
+        tried.append(session_id)
+        assert len(tried) < 100
+        return withdraw(self, session_id)
+
+    async def hang(chat):
+        await trio.sleep_forever()
+
+    async def live():
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/a.db") as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(hang)))
+            session = await agent.create_session("ada", "first")
+            await session.chat("second")
+
+    monkeypatch.setattr(PriorityInbox, "withdraw", withdraw_seldom)
+    press(PriorityInbox, "_push")
+    with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+        trio.run(live)

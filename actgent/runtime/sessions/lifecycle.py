@@ -413,12 +413,12 @@ class SessionLifecycle:
 
     async def end_rest(self) -> None:
         """End what was accepted and has not begun; senders without room too, who come in as others are taken out."""
+        inbox = self.inbox
         with trio.CancelScope(shield=True):
             await self.runner.stop_suspended()
-            while len(self.inbox):
+            while left := [(each, inbox.withdraw(each)) for each in inbox.sessions() if inbox.waiting(each)]:
                 async with trio.open_nursery() as nursery:
-                    for session_id in self.inbox.sessions():
-                        waiting = self.inbox.withdraw(session_id)
+                    for session_id, waiting in left:
                         context, error = self.sessions[session_id], Stopped(self.name)
                         self.runner.bury_all(context, waiting)
                         nursery.start_soon(_end_at_last, self._turn_lifecycle, context, waiting, error)
