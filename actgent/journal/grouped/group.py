@@ -304,8 +304,11 @@ class GroupedJournal(StoredJournal):
         with suppress(JournalFull):
             await self._flush(EVERYONE)
         async with self._storage:
-            await self._settle_doubts([*self._heads.doubts])
+            await self.settle_all()
             yield
+
+    async def settle_all(self) -> None:
+        await self._settle_doubts([*self._heads.doubts])
 
     async def _key_of(self, session_id: str, agent: str | None) -> SessionKey | None:
         if agent is not None:
@@ -381,10 +384,21 @@ class GroupedJournal(StoredJournal):
         key = await self._key_of(session_id, agent)
         if key is None:
             return
+        async with self._erasing():
+            await self._erase(key, self._epoch)
+            self._forget_erased([key])
+
+    @asynccontextmanager
+    async def _erasing(self) -> AsyncGenerator[None, None]:
+        """A block in which sessions are erased, which nothing cuts; if it fails, they may be gone all the same."""
         async with self._all_settled():
-            with trio.CancelScope(shield=True):
-                await self._erase(key, self._epoch)
-                self._forget_erased([key])
+            try:
+                with trio.CancelScope(shield=True):
+                    yield
+            except JournalFailed:
+                self._heads.by_key.clear()
+                self._queue.note_unsure()
+                raise
 
     def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
         """Sessions are gone: what was kept of them would begin them again, without their first step."""
@@ -401,23 +415,23 @@ class GroupedJournal(StoredJournal):
     async def erase_trees(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        async with self._all_settled():
-            with trio.CancelScope(shield=True):
-                gone = await self._erase_trees(roots, unchanged_since, self._epoch)
-                self._forget_erased(gone)
-                self.statistics.erased += len(gone)
+        async with self._erasing():
+            gone = await self._erase_trees(roots, unchanged_since, self._epoch)
+            self._forget_erased(gone)
+            self.statistics.erased += len(gone)
         return gone
 
     async def page(
         self, wanted: SessionFilter = ALL, *, after: Cursor | None = None, limit: int = 100
     ) -> list[SessionSummary]:
-        async with self._all_settled():
-            after = None if after is None else after.findable()
+        after = None if after is None else after.findable()
+        with suppress(JournalFull):
+            await self._flush(EVERYONE)
         return [head.summary for head in await self._onlookers.pages.select(wanted, after, limit)]
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
-        async with self._all_settled():
-            pass
+        with suppress(JournalFull):
+            await self._flush(EVERYONE)
         return await self._onlookers.pages.count(agent)
 
     # --- the queue ------------------------------------------------------------------------
@@ -668,6 +682,8 @@ class GroupedJournal(StoredJournal):
 
     async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
         """The steps of a group that are to be written, and the heads before them; new sessions of ids that others have are refused."""
+        if self._queue.unsure:
+            self._queue.drop_gone(await self._read_heads(sorted(self._queue.unsure)))
         by_session = self._queue.by_session(group)
         if self._heads.doubts:
             await self._settle_doubts(by_session)

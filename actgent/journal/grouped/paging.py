@@ -24,6 +24,9 @@ _FIRST = SessionKey("", "")
 class Shelves(Protocol):
     """A storage, as far as its lists are concerned; each call is made while it is locked."""
 
+    async def settle_all(self) -> None:
+        """Take back what is in doubt."""
+
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
         """Sessions behind this one, in an order of its own, whose last change is not in order."""
 
@@ -72,6 +75,7 @@ class Pages:
         async with self._turn:
             await self._put_all_in_order()
         async with self._storage:
+            await self._shelves.settle_all()
             return await self._shelves.select_page(wanted, after, limit)
 
     async def _put_all_in_order(self) -> None:
@@ -106,6 +110,7 @@ class Pages:
         """Count the sessions in each state."""
         counts = dict(NO_COUNTS)
         async with self._storage:
+            await self._shelves.settle_all()
             if self._states is None:
                 self._states = Counter(await self._shelves.count_states())
             for (name, state), number in self._states.items():

@@ -89,6 +89,8 @@ class StepQueue:
     """The group that the storage is at."""
     kept: dict[SessionKey, list[JournalStep]] = attrs.field(factory=dict)
     """Steps that could not be written and that nobody else has: each is tried again before the next of its session."""
+    unsure: set[SessionKey] = attrs.field(factory=set)
+    """Sessions among those that may have been erased since: what is kept of one that is gone would begin it without its first step."""
     _bytes: int = 0
     """Of `steps`."""
     _unwritten: dict[SessionKey, int] = attrs.field(factory=dict)
@@ -218,6 +220,17 @@ class StepQueue:
                 is_kept = True
             self._answer(queued)
         return is_kept
+
+    def note_unsure(self) -> None:
+        """Sessions may have been erased, and nobody knows which."""
+        self.unsure = {key for key, steps in self.kept.items() if not steps[0].begins}
+
+    def drop_gone(self, there: Container[SessionKey]) -> None:
+        """Know which of these sessions are there, and forget what is kept of the others."""
+        for key in self.unsure:
+            if key not in there:
+                self.kept.pop(key, None)
+        self.unsure.clear()
 
     def drop(self, error: Fenced) -> None:
         """Fail all that waits with an error, and forget what is kept."""
