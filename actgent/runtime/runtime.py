@@ -357,7 +357,8 @@ class Runtime(Insight, Ratings, Moving):
             SessionNotFound: the journal has no such session.
             JournalError: it cannot be read.
         """
-        return await rebuild((await self.read_session(session_id, agent=agent))[1], to=to)
+        _, records = await self.read_session(session_id, agent=agent)
+        return await rebuild(records, to=to, session_id=session_id)
 
     async def read_session(
         self, session_id: str, *, agent: str | None = None, to: int | None = None

@@ -7,6 +7,7 @@ import attrs
 
 from actgent.errors import (
     DepsMissing,
+    JournalDamaged,
     SessionNotFound,
     WrongOwner,
 )
@@ -29,13 +30,19 @@ class DepsMissingCheck(typing.Protocol):
 
 
 async def load_tail(running: AgentActor, journal: Journal, session_id: str) -> LoadedSession:
-    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased."""
+    """Load a session from its snapshot on, if it has one that serves; one that was never handed out is erased.
+
+    Raises:
+        JournalDamaged: it has no beginning.
+    """
     key = SessionKey(running.name, session_id)
     lookback = running.runner.turn_lifecycle.options.protocol.lookback
     loaded = await load_session(journal, key, running.core.memory, lookback=lookback)
     if is_unused(loaded.records):
         await journal.delete(session_id, agent=running.name)
         return LoadedSession()
+    if loaded.records and loaded.opened is None:
+        raise JournalDamaged("it has no beginning", session_id=session_id, record=1)
     return loaded
 
 

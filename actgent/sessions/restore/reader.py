@@ -12,6 +12,7 @@ from contextvars import Context
 import attrs
 
 from actgent.control.budget import NOTHING, Amounts
+from actgent.errors import JournalDamaged
 from actgent.journal.records import (
     NOT_KEPT,
     REFUSED,
@@ -114,6 +115,8 @@ class Reader:
         """The answer whose calls have no results yet."""
         self._is_closed = self._is_described = False
         self.due = 0.0
+        self.number = 0
+        """Of the record that is read, or was last."""
         self.spent = NOTHING
         self._bounded: dict[str, Accepted] = {}
 
@@ -131,6 +134,12 @@ class Reader:
         return tuple(self._waiting.values())
 
     def read(self, record: Record) -> None:
+        """Do to the context what the next record says.
+
+        Raises:
+            JournalDamaged: the records before it lack what it builds on.
+        """
+        self.number += 1
         match record:
             case Accepted():
                 self._accept(record)
@@ -141,7 +150,7 @@ class Reader:
                 self._unkept = None
                 joined = self._joined() if joins else ()
                 self._turn = TurnCheckpoint(message_id, joined, limits=record.limits)
-                self._context.conversation.append(self._waiting[message_id].message, answered=True)
+                self._context.conversation.append(self._accepted(message_id), answered=True)
             case Said():
                 self._say(record)
             case Changed() | ActionFailed() | RolledBack():
@@ -182,7 +191,14 @@ class Reader:
         """Return the messages that are answered together with the one just appended."""
         if self._turn is None:
             return ()
-        return (*self._turn.joined, self._waiting[self._turn.message_id].message)
+        return (*self._turn.joined, self._accepted(self._turn.message_id))
+
+    def _accepted(self, message_id: str) -> Message:
+        """The message of this id that waits."""
+        if (accepted := self._waiting.get(message_id)) is None:
+            reason = f"the message {message_id!r} begins its turn, and no record has it"
+            raise JournalDamaged(reason, session_id=self._context.id, record=self.number)
+        return accepted.message
 
     def _accept(self, record: Accepted) -> None:
         message = record.message

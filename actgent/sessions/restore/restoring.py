@@ -82,7 +82,7 @@ def _read_beginning(kept: Snapshot, memory: Memory) -> Beginning | None:
 
 def begin(reader: Reader, beginning: Beginning, journal: Journal, key: SessionKey) -> None:
     """Have a fresh reader go on behind a snapshot, whose messages stand in this journal."""
-    taken = beginning.taken
+    taken, reader.number = beginning.taken, beginning.records
     end = Mark(messages=taken.messages, records=beginning.records)
     put(taken, reader, beginning.view, JournalMessages(journal, key, taken.marks, end))
 
@@ -129,18 +129,19 @@ class Rebuilt:
         return digest_of(self.history, self.state)
 
 
-async def rebuild(records: Sequence[Record], *, to: int | None = None) -> Rebuilt:
+async def rebuild(records: Sequence[Record], *, to: int | None = None, session_id: str = "") -> Rebuilt:
     """The session after its record `to`, or after the last, by the code that recovers it after a crash.
 
     Raises:
         ConfigurationError: there is no such record.
+        JournalDamaged: the records lack something; the text has this session id.
     """
     step = len(records) if to is None else to
     if not 1 <= step <= len(records):
         raise ConfigurationError(f"unknown step {step}: the session's records are 1 to {len(records)}")
     if owner_of(records[:1]) is None:
         raise ConfigurationError("these are not the records of a session: they do not begin with its opening")
-    context = SessionContext("", Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
+    context = SessionContext(session_id, Sender("nobody"), SessionConversation(ShortTermMemory().open_view()))
     restored = await restore(records[:step], context)
     return Rebuilt(
         step=step,

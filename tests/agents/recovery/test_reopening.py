@@ -4,8 +4,20 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, ScriptedLLM, SessionClosed, ToolCall, WouldDeadlock, open_runtime, tool
+from actgent import (
+    BareAgent,
+    JournalDamaged,
+    ScriptedLLM,
+    SessionClosed,
+    ToolCall,
+    WouldDeadlock,
+    open_runtime,
+    tool,
+)
+from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Appended, Opened
+from actgent.messages import Message, Sender, Text
 from actgent.testing import DyingJournal, check_transcript
 
 
@@ -207,3 +219,28 @@ async def test_a_session_may_be_closed_or_erased_while_it_is_opened(writes, how,
         assert heard == ["done: seen order 1"] * (writes == 5)
         assert bool(await journal.load("s")) is (how == "close")
         assert await journal.unfinished("clerk") == []
+
+
+OPENED = Opened(owner=Sender("ada"), agent="clerk", created_at=1.0)
+ACCEPTED = Accepted(message=Message(session_id="s", id="m", sender=Sender("ada"), parts=(Text("hi"),)))
+
+
+@pytest.mark.parametrize(
+    ("records", "number"),
+    [
+        ((OPENED, ACCEPTED, Appended(message_id="lost")), 3),
+        ((OPENED, Appended(message_id="m", again=True), Appended(message_id="n", joins=True), ACCEPTED), 3),
+        ((ACCEPTED, Appended(message_id="m")), 1),
+    ],
+)
+async def test_a_session_that_lacks_a_record_says_which_builds_on_it(records, number):
+    """As one that the storage has damaged: others go on, and it is left out when its agent starts."""
+    async with MemoryJournal().running() as journal:
+        entry = Entry(session_id="s", agent="clerk", records=records)
+        await journal.commit(entry, epoch=await journal.acquire())
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(make_agent([]))
+            assert (await agent.run("order 1")).text == "done: seen order 1"
+            with pytest.raises(JournalDamaged, match=f"session 's' .* at record {number}: ") as caught:
+                await agent.open_session("s")
+            assert (caught.value.session_id, caught.value.record) == ("s", number)
