@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -161,8 +162,10 @@ class TurnRunner:
     def start_soon(self, fn: Callable[..., Awaitable[object]], *args: object) -> bool:
         """Run something beside the turns, as long as the agent works; False if it does not."""
         if self._nursery is not None:
-            self._nursery.start_soon(fn, *args)
-        return self._nursery is not None
+            with suppress(RuntimeError):  # the nursery is just over, and forgotten in a moment
+                self._nursery.start_soon(fn, *args)
+                return True
+        return False
 
     # --- claim and start -----------------------------------------------------------------
 

@@ -388,3 +388,19 @@ async def test_the_watchdog_ends_with_the_last_block():
             assert len(watchdogs()) == 1
         assert len(watchdogs()) == 1
     assert watchdogs() == []
+
+
+async def test_nothing_begins_beside_the_turns_once_they_are_over(monkeypatch):
+    """Whoever closes a session in the moment in which its agent ends hears that, and no error of a nursery."""
+    begun = []
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
+        runner = agent._opener.running.runner
+        end = runner.end
+
+        def end_late():
+            begun.append(runner.start_soon(trio.sleep, 1))
+            end()
+
+        monkeypatch.setattr(runner, "end", end_late)
+    assert begun == [False]
