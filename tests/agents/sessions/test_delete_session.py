@@ -8,6 +8,7 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.wrapped import WrappedJournal
 
 
 def agent_of(script, **options):
@@ -140,3 +141,36 @@ async def test_a_tool_cannot_delete_its_own_session():
         await session.wait_idle()
         assert "delete_session()" in results[0].error
         assert await ids(journal) == ["s"]
+
+
+class SlowToLoad(WrappedJournal):
+    """Takes its time to tell what it has read of a session."""
+
+    async def load_tail(self, session_id, *, agent):
+        tail = await super().load_tail(session_id, agent=agent)
+        await trio.sleep(1)
+        return tail
+
+
+async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_clock):
+    """What is said in it would be written as of a session without a beginning, which nobody can open, and whose id is taken."""
+    async with MemoryJournal().running() as inner:
+        async with open_runtime(journal=inner) as runtime:
+            await (await (await runtime.start(agent_of(["hi"]))).create_session("ada", session_id="s")).chat(
+                "a"
+            )
+        async with open_runtime(journal=SlowToLoad(inner)) as runtime, trio.open_nursery() as nursery:
+            agent = await runtime.start(agent_of(["hi"]))
+
+            async def go_on():
+                session = await agent.open_session("s")
+                with pytest.raises(SessionClosed):
+                    await session.chat("more")
+
+            nursery.start_soon(go_on)
+            await trio.sleep(0.5)
+            await runtime.delete_session("s")
+            assert await ids(inner) == []
+            await trio.sleep(10)
+            assert await ids(inner) == []
+            await agent.create_session("ada", session_id="s")
