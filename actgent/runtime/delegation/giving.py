@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -426,8 +426,11 @@ async def stop_tasks(
     for child, task in stopped:
         if task.reports and asker.children is not None:
             asker.children.stop_report(child)
-    for child in tasks:
-        await close_tree(child, journal, agents.opener)
+    async with AsyncExitStack() as closing:
+        for child in reversed(tasks):
+            closing.push_async_callback(
+                close_tree, child, journal, agents.opener
+            )  # whatever the others come to
     return any(not asker.mail.has_accepted(report_id(child, task)) for child, task in stopped)
 
 

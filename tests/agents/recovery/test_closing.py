@@ -306,3 +306,34 @@ async def test_a_close_that_was_cancelled_is_done_though_its_agent_ends_at_once(
                         await root.aclose()
                     assert scope.cancelled_caught
         assert await open_ones(journal) == []
+
+
+class FailsToWrite(WrappedJournal):
+    """Writes nothing for a time."""
+
+    works = True
+
+    async def commit(self, entry, *, epoch, durable=True):
+        if not self.works:
+            raise JournalFailed("the disk is away")
+        await super().commit(entry, epoch=epoch, durable=durable)
+
+
+async def test_all_agents_at_a_task_are_stopped_though_the_journal_fails(autojump_clock):
+    """None of them works on for nobody: what they come to is not told any more."""
+    async with MemoryJournal().running() as inner:
+        journal, llm = FailsToWrite(inner), ScriptedLLM(["done"], repeat=True, delay=3600)
+        agents = [BareAgent(name, llm=llm) for name in ("clerk", "left", "right")]
+        async with open_runtime(journal=journal) as runtime:
+            for agent in agents:
+                await runtime.start(agent)
+            root = await agents[0].create_session("ada", session_id="root")
+            for name in ("left", "right"):
+                await root.delegate(name, "go", task_id="t1")
+            await trio.sleep(1)
+            journal.works = False
+            with pytest.raises(JournalFailed):
+                await root.cancel_task("t1")
+            journal.works = True
+            await trio.sleep(60)
+            assert await open_ones(inner) == ["root"]
