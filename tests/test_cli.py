@@ -285,6 +285,17 @@ def test_a_full_disk_is_one_line(commands):
     assert done.stderr == b"actgent: [Errno 28] No space left on device\n"
 
 
+def test_a_file_that_cannot_be_written_is_named(commands, tmp_path):
+    """In the words of the system."""
+    run = partial(
+        commands.run, stderr=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(), cwd=tmp_path
+    )
+    run([ACTGENT, "chat", "--offline", "--journal", "a.db", "--session", "s1", "-m", "Hello"])
+    done = run([ACTGENT, "journal", "export", "a.db", "none/x.sessions", "--session", "s1"])
+    said = b"actgent: none/x.sessions.part: No such file or directory\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 # --- chat ----------------------------------------------------------------------------------
 
 
@@ -794,6 +805,7 @@ def test_percentiles():
         ("from actgent import *\na = BareAgent('a', llm=ScriptedLLM(['x']))", ":c", "a"),
         ("\n1 / 0", "", "ZeroDivisionError in line 2"),
         ("def", "", "SyntaxError in line 1"),
+        ("\0", "", "team.py cannot be run: (SyntaxError|ValueError): source code"),
     ],
 )
 def test_files_that_define_no_agent(code, place, wanted, tmp_path):

@@ -77,5 +77,5 @@ def _without_output(error: OSError) -> int:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    Terminal().complain(error)
+    Terminal().complain(f"{error.filename}: {error.strerror}" if error.filename else error)
     return FAILED

@@ -160,8 +160,10 @@ def _run(path: str, name: str) -> Loaded:
 
 
 def _refuse(path: str, error: BaseException) -> NoReturn:
+    line = _line_of(error, path)
+    where = f" in line {line}" if line else ""
     raise ConfigurationError(
-        f"{path} cannot be run: {type(error).__name__} in line {_line_of(error, path)}: {one_line(error)}"
+        f"{path} cannot be run: {type(error).__name__}{where}: {one_line(error)}"
     ) from error
 
 

@@ -20,6 +20,8 @@ _KEYS = frozenset(
 _IGNORED = frozenset("type transport disabled description".split())
 """What other programs have there; `disabled` leaves a server out."""
 
+_FORM = 'it holds {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
+
 
 def mcp_servers(
     path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None
@@ -36,7 +38,7 @@ def mcp_servers(
     try:
         data = json.loads(where.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigurationError(f"{where} cannot be read: {error.strerror}") from error
+        raise ConfigurationError(f"{where} cannot be read: {error.strerror}; {_FORM}") from error
     except ValueError as error:
         raise ConfigurationError(f"{where}: invalid JSON: {error}") from error
     known = os.environ if environment is None else environment
@@ -54,7 +56,7 @@ def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
     """
     servers = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(servers, dict):
-        raise ConfigurationError(f'{at}: it holds {{"mcpServers": {{"name": {{"command": ...}}}}}}')
+        raise ConfigurationError(f"{at}: {_FORM}")
     return {
         name: given
         for name, given in servers.items()
