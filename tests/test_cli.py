@@ -276,6 +276,20 @@ def test_a_reader_that_goes_away_is_no_error(started):
         assert process.stderr.read() == b""
 
 
+def test_ctrl_c_while_libraries_are_loaded_is_no_traceback():
+    """It comes in the first half of a second, before anything listens."""
+    code = (
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'cyclopts': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "from actgent.cli import main\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
+
+
 def test_a_full_disk_is_one_line(commands):
     """Output that cannot be written is the machine's fault, and told without a traceback."""
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device

@@ -1,5 +1,8 @@
-"""The command line: `actgent demo` and `actgent chat`."""
+"""The command line: `actgent`."""
 
-from .main import main
+try:
+    from .main import main
+except KeyboardInterrupt:  # while libraries are loaded, before a command begins
+    raise SystemExit(130) from None
 
 __all__ = ["main"]
