@@ -627,7 +627,7 @@ def test_each_field_of_a_public_class_says_what_it_is(modules):
 
 
 def rows(text: str) -> set[str]:
-    """The names in the first column of the tables; what is in italics is planned."""
+    """The names in the first column of the tables."""
     return set(re.findall(r"^\| `([\w./]+)` \|", text, re.MULTILINE))
 
 
