@@ -158,6 +158,25 @@ def test_a_broken_file_is_not_served(team, tmp_path):
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
 
 
+def test_a_file_that_is_broken_from_the_start_is_waited_for(team, tmp_path):
+    """With --reload it is said that nothing is served yet, and what to do."""
+    (tmp_path / "team.py").write_text("from actgent import Nothing\n")
+    process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
+    deadline = time.monotonic() + 60
+    with (tmp_path / "errors.txt").open() as errors:
+        said = ""
+        while "nothing is served: this starts again when a file changes" not in said:
+            said += errors.read()
+            assert process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+    assert "team.py cannot be run: ImportError in line 1" in said
+    (tmp_path / "team.py").write_text(TEAM)
+    assert until(process, r"at (http\S+)/v1")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+
+
 def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
     """Over kill -9 at any moment each reply is told at least once, under one id, and in the order of its session."""
     chance = random.Random(15)

@@ -21,6 +21,8 @@ from .serve import ServeOptions
 LOOK = 0.5
 """Seconds between two looks at the files."""
 _WATCHED = (".py", ".md", ".json", ".yaml", ".yml", ".toml", ".j2")
+_BY_ITSELF = (1, 2)
+"""The codes of a server that was not told to end."""
 _COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
 _CHECK = "from actgent.cli.serving.checked import main; main()"
 
@@ -42,7 +44,7 @@ async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutd
         while not shutdown.is_asked:
             stamps = _stamps(options.target)
             async with trio.open_nursery() as nursery:
-                process: trio.Process = await nursery.start(_run, command)
+                process: trio.Process = await nursery.start(_run, command, terminal)
                 with shutdown.waiting():
                     await _wait_changed(options.target, stamps, terminal)
                     terminal.notice("a file has changed: starting again")
@@ -72,11 +74,13 @@ async def _problem_of(target: str) -> str:
     return (words or f"code {done.returncode}") if done.returncode else ""
 
 
-async def _run(command: list[str], *, task_status: trio.TaskStatus[trio.Process]) -> None:
+async def _run(command: list[str], terminal: Terminal, *, task_status: trio.TaskStatus[trio.Process]) -> None:
     process = await trio.lowlevel.open_process(command)
     task_status.started(process)
     with trio.CancelScope(shield=True):  # it ends what it has accepted
-        await process.wait()
+        code = await process.wait()
+    if code in _BY_ITSELF:
+        terminal.notice("nothing is served: this starts again when a file changes")
 
 
 def _tokens_in(folder: Path, options: ServeOptions, terminal: Terminal) -> str:
