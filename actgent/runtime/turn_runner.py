@@ -435,9 +435,7 @@ class TurnRunner:
     def note_again(self, context: SessionContext) -> None:
         """A turn waits on although a message was written that counts as its end in the journal's index."""
         ids, log = tuple(context.ledger().open), context.log
-        if (
-            log is not None and context.suspension is not None and ids
-        ):  # or somebody is just deciding over the last one
+        if log is not None and context.suspension is not None and ids:  # else the last one is just decided
             log.add(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 
     def superseded_by(self, message: Message) -> str:
