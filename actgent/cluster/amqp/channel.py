@@ -446,9 +446,11 @@ class Channel:
     def _reject(self, tag: int, method: commands.Basic.Deliver) -> None:
         """Have the broker drop a message that nobody can read: put back, it would come again for good."""
         _log.error(
-            "a message that was sent to %s is rejected, as its properties cannot be read as AMQP 0-9-1: find who sends it, and "
-            "take their right to write to the queues of the cluster; a dead-letter-exchange in a policy keeps such messages",
-            method.routing_key or "",
+            "a message that was sent to %s is rejected, as it is longer than %s bytes, or its properties cannot be read as AMQP "
+            "0-9-1: find who sends it, and take their right to write to the queues of the cluster; a dead-letter-exchange in a "
+            "policy keeps such messages",
+            shown(method.routing_key or ""),
+            f"{MAX_MESSAGE:,}",
         )
         self._send(commands.Basic.Nack(tag, requeue=False))
 

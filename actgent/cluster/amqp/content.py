@@ -12,6 +12,8 @@ from .frequent import encode_method, encode_short
 
 MAX_MESSAGE = 16_000_000
 """Bytes of the longest message that is sent or taken."""
+LONGEST = 536_870_912
+"""Bytes of the longest message that RabbitMQ takes from anybody, however it is configured."""
 Carrier = commands.Basic.Deliver | commands.Basic.Return
 """The methods that a message from the broker begins with."""
 
@@ -24,7 +26,7 @@ class Content:
     properties: commands.Basic.Properties
     body: bytes
     is_readable: bool = True
-    """False: its sender wrote properties that cannot be read, and none are here."""
+    """False: its sender wrote properties that cannot be read, or too much; nothing of it is here."""
 
 
 class Assembly:
@@ -50,7 +52,8 @@ class Assembly:
             self._begin(frame)
         elif isinstance(frame, body.ContentBody) and self._properties is not None:
             self._missing -= len(frame.value)
-            self._pieces.append(frame.value)
+            if self._is_readable:
+                self._pieces.append(frame.value)
         else:
             raise ProtocolError(f"a {frame.name} came where a message goes on, or none was begun")
         if self._missing < 0:
@@ -63,10 +66,10 @@ class Assembly:
         return self._method is not None
 
     def _begin(self, frame: header.ContentHeader) -> None:
-        if frame.body_size > MAX_MESSAGE:
-            raise ProtocolError(f"a message of {frame.body_size:,} bytes; {MAX_MESSAGE:,} are the most")
+        if frame.body_size > LONGEST:
+            raise ProtocolError(f"a message of {frame.body_size:,} bytes; no broker takes such")
         self._properties, self._missing = frame.properties, frame.body_size
-        self._is_readable = not isinstance(frame, UnreadHeader)
+        self._is_readable = frame.body_size <= MAX_MESSAGE and not isinstance(frame, UnreadHeader)
 
     def _end(self) -> Content:
         assert self._method is not None  # noqa: S101 - a header came behind it

@@ -354,6 +354,23 @@ async def test_a_message_whose_properties_cannot_be_read_is_rejected(request, ca
     assert f"sent to {queue} is rejected" in caplog.text
 
 
+async def test_a_message_that_is_too_long_is_rejected(caplog, monkeypatch):
+    """As one that cannot be read: put back, it would end the connection of one node after the other. Where it was sent is escaped."""
+    monkeypatch.setattr("actgent.cluster.amqp.content.MAX_MESSAGE", 10)
+    async with connected() as (connection, broker):
+        channel = await open_channel(connection, broker, prefetch=1)
+        consumer = await consume(channel, broker)
+        pieces = [body.ContentBody(b"x" * 8), body.ContentBody(b"x" * 3)]
+        deliver = BASIC.Deliver(consumer.tag, 1, False, "", "a\x1b[2Jb\n")
+        await broker.stream.send_all(encode_frames(1, deliver, header.ContentHeader(body_size=11), *pieces))
+        nacked = await broker.hear(BASIC.Nack)
+        assert (nacked.delivery_tag, nacked.requeue) == (1, False)
+        await broker.deliver(1, 2, consumer.tag, b"next")
+        with trio.fail_after(30):
+            assert (await anext(consumer)).body == b"next"
+    assert "sent to a\\x1b[2Jb\\n is rejected" in caplog.text
+
+
 @pytest.mark.parametrize(
     "data",
     [
