@@ -1,4 +1,4 @@
-"""Sessions that may kill their process: opened one at a time, and buried if it dies even so.
+"""Sessions that may kill their process: opened one tree at a time, and buried if it dies even so.
 
 What was unfinished when a node died is counted before any of it is opened, also by a request: `PartitionedJournal.suspects`.
 """
@@ -141,27 +141,30 @@ class Quarantine:
     # --- one suspect ---------------------------------------------------------------------
 
     async def _try_all(self, suspects: Sequence[Suspect]) -> None:
-        for suspect in suspects:
+        for root, tree in _trees_of(suspects).items():
             try:
                 async with self.alone:
-                    await self._try(suspect)
+                    await self._try(tree)
             except (ActgentError, *BROKEN) as error:
-                _log.warning(
-                    "session %s is left for later: %s", Each(suspect.key.session_id), Each(str(error))
-                )
+                _log.warning("session %s is left for later: %s", Each(root), Each(str(error)))
             finally:
-                self._blamed.discard(root := _root(suspect.key.session_id))
+                self._blamed.discard(root)
                 if (released := self._withheld.pop(root, None)) is not None:
                     released.set()
 
-    async def _try(self, suspect: Suspect) -> None:
-        key, suspects = suspect.key, self._journal.suspects
-        await self._persist(key, self._bury if suspect.is_to_be_buried else self._mark, suspect)
-        await self._persist(key, self._runtime.take_up, partial(_is_same, key.session_id))
-        if await self._persist(key, self._wait_done, key):
-            await self._persist(key, suspects.clear, key)
-        else:
-            await self._persist(key, partial(suspects.mark_alone, is_alone=False), key)
+    async def _try(self, tree: Sequence[Suspect]) -> None:
+        """Open the suspects of a tree, the deepest first in it; the deepest that is to be buried is, and those above it are tried again."""
+        suspects, first = self._journal.suspects, tree[0].key
+        buried = next((each for each in tree if each.is_to_be_buried), None)
+        for each in tree:
+            await self._persist(each.key, self._bury if each is buried else self._mark, each)
+        await self._persist(first, self._runtime.take_up, partial(_is_same, first.session_id))
+        over = trio.current_time() + WATCHED
+        for key in [each.key for each in tree]:
+            if await self._persist(key, self._wait_done, key, over):
+                await self._persist(key, suspects.clear, key)
+            else:
+                await self._persist(key, partial(suspects.mark_alone, is_alone=False), key)
 
     async def _persist(self, key: SessionKey, fn: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
         """Do a step of a trial until the database answers, for as long as the session is ours: nobody else opens it."""
@@ -182,9 +185,9 @@ class Quarantine:
         )
         await self._journal.suspects.mark_alone(suspect.key, is_alone=True)
 
-    async def _wait_done(self, key: SessionKey) -> bool:
-        """Wait until a session has ended what it was at; False if that takes long, or it is another node's."""
-        with trio.move_on_after(WATCHED):
+    async def _wait_done(self, key: SessionKey, over: float) -> bool:
+        """Wait until a session has ended what it was at; False if that takes until `over`, or it is another node's."""
+        with trio.move_on_at(over):
             while True:
                 head = await self._journal.head(*key)
                 if head is None or not head.unfinished or head.suspended:
@@ -216,6 +219,14 @@ class Quarantine:
             await self._link.publish(dead_queue().name, encode_message(notice), about)
         except (*BROKEN, Unroutable, NotConfirmed, JournalError) as error:
             _log.warning("nobody was told of a message that was given up: %s", Each(str(error)))
+
+
+def _trees_of(suspects: Iterable[Suspect]) -> dict[str, list[Suspect]]:
+    """The suspects of each tree by its root's id, the deepest first."""
+    trees: dict[str, list[Suspect]] = {}
+    for each in sorted(suspects, key=lambda each: -each.key.session_id.count("/")):
+        trees.setdefault(_root(each.key.session_id), []).append(each)
+    return trees
 
 
 def _messages_left(records: Iterable[Record]) -> list[Message]:

@@ -204,3 +204,36 @@ async def test_a_suspect_is_not_opened_beside_a_request_that_is_begun_alone(auto
         await trio.testing.wait_all_tasks_blocked()
         assert not quarantine.alone.locked()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("alone", [0, 2])
+async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
+    """As they are opened together: each is marked before, and none is open to others before all have been tried. The deepest is given up first."""
+    parent, child = KEY, SessionKey("digger", f"{KEY.session_id}/x")
+    done = []
+
+    class Tree(World):
+        async def count_all(self, *_, **__):
+            await trio.lowlevel.checkpoint()
+            return [Suspect(key=key, crashes=3 + alone, alone=alone) for key in (parent, child)]
+
+        def step(self, name, result=None):
+            async def do(*args, **options):
+                await trio.lowlevel.checkpoint()
+                key = args[0] if name in ("mark_alone", "clear", "bury") else None
+                done.append((name, key, quarantine.is_withheld(KEY.session_id)))
+                return result() if result is not None else None
+
+            return do
+
+    world = Tree(records=[accepted(1)])
+    quarantine = Quarantine(world, world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        await quarantine.count([0], ["clerk", "digger"], have_died=True)
+        await quarantine.wait(KEY.session_id)
+        nursery.cancel_scope.cancel()
+    assert all(is_withheld for *_, is_withheld in done)
+    tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
+    begin = ["mark_alone digger"] if not alone else ["load", "bury digger", "commit", "publish"]
+    assert tried == [*begin, "mark_alone clerk", "take_up", "clear digger", "clear clerk"]
