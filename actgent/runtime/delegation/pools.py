@@ -36,6 +36,7 @@ from actgent.journal.records import (
 )
 from actgent.messages import NO_USAGE, Message, Sender, Usage, new_secret
 from actgent.runtime.directory import Directory
+from actgent.runtime.sessions.closing import close_tree
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.runtime.slots import awaited_by, names_of_waiters, slot_lent
 from actgent.sessions.context import SessionContext
@@ -224,7 +225,7 @@ class PoolTasks:
     async def _cancel(self, opener: SessionOpener, task: PoolTask) -> PoolReport:
         child = await self._open(opener, attrs.evolve(task, message=None))
         if child is not None:
-            await opener.running.lifecycle.close(child)
+            await close_tree(child, opener.running.journal, self.agents.opener)
         return await self._read_closed(opener, task)
 
     def _no_agent(self, name: str) -> str:
@@ -257,7 +258,11 @@ class PoolTasks:
         )
         assert child.task is not None and child.log is not None  # noqa: S101, PT018 - it was opened for one, in a cluster
         if asked.message is None:
-            await child.log.flush()
+            try:
+                await child.log.flush()
+            except BaseException:
+                await opener.withdraw(child)  # noqa: ASYNC102 - it shields what it must, with a time limit
+                raise
             return child
         funding = Funding(depth=asked.depth, deepest=asked.deepest)
         async with opener.beginning(child):

@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.errors import JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import REFUSED, Accepted, Closed, Ended, Opened, message_id_of
@@ -56,3 +57,49 @@ async def test_a_task_that_the_journal_did_not_take_is_begun_when_it_is_asked_fo
 
 async def _find_closed(*_):
     await trio.lowlevel.checkpoint()
+
+
+async def test_a_task_that_is_stopped_is_closed_with_what_only_the_journal_has_below_it():
+    """Since a restart: nobody else closes that."""
+
+    async def hang(chat):
+        await trio.sleep_forever()
+
+    below = Opened(
+        agent="inner", owner=Sender("inner", "agent"), parent_id="t", parent_agent="inner", created_at=1.0
+    )
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        for session_id, records in (("t", (OPENED, Accepted(message=MESSAGE))), ("t/below", (below,))):
+            entry = Entry(session_id=session_id, agent="inner", records=records)
+            await journal.commit(entry, epoch=journal.epoch_of(session_id))
+        await runtime.start(BareAgent("inner", llm=ScriptedLLM(hang)))
+        report = await PoolTasks(runtime.delegation.agents, "q").cancel(TASK, wait=50)
+        assert report.answered.failed == "interrupted"
+        assert {each.session_id: each.closed for each in await journal.sessions()} == {
+            "t": True,
+            "t/below": True,
+        }
+
+
+class Full(MemoryJournal):
+    """Takes nothing while it is full."""
+
+    is_full = False
+
+    async def _write(self, *args):
+        if self.is_full:
+            raise JournalFull
+        await super()._write(*args)
+
+
+async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_journal_fails():
+    """It is stopped again; meanwhile nobody has a session of it."""
+    async with Full().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("inner", llm=ScriptedLLM(["ok"])))
+        tasks, journal.is_full = PoolTasks(runtime.delegation.agents, "q"), True
+        with pytest.raises(JournalFull):
+            await tasks.cancel(TASK, wait=50)
+        assert list(agent._opener.running.sessions.values()) == []
+        journal.is_full = False
+        assert (await tasks.cancel(TASK, wait=50)).answered.failed == "stopped"
+        assert [each.closed for each in await journal.sessions()] == [True]
