@@ -6,6 +6,7 @@ fire at the start. A cron line that missed several times fires once, and so does
 with: it is passed over until it was.
 """
 
+from collections.abc import Callable
 from contextvars import Context
 from functools import partial
 
@@ -25,6 +26,8 @@ from actgent.sessions.waiting.tasks import TaskDeadline
 from .actor import AgentActor
 from .approval_decisions import expire
 from .intake import Intake
+from .sessions.closing import close_tree
+from .sessions.opener import SessionOpener
 from .timer_service import TimerHandlers
 
 SCHEDULE_SENDER = Sender("schedule", "system")
@@ -32,18 +35,27 @@ SCHEDULE_SENDER = Sender("schedule", "system")
 SCHEDULED_PREFIX = "Running scheduled task: "
 
 
-def timer_handlers(running: AgentActor, intake: Intake) -> TimerHandlers:
+def timer_handlers(
+    running: AgentActor, intake: Intake, opener_of: Callable[[str], SessionOpener]
+) -> TimerHandlers:
     """Make the table of what each type of timer does in the sessions of an agent."""
     return {
         ScheduleTimer: partial(fire_schedule, running, intake),
-        TaskDeadline: partial(end_task, running),
+        TaskDeadline: partial(end_task, running, opener_of),
         ApprovalDeadline: partial(expire_approvals, running),
     }
 
 
-async def end_task(running: AgentActor, context: SessionContext, timer: TaskDeadline) -> None:
+async def end_task(
+    running: AgentActor,
+    opener_of: Callable[[str], SessionOpener],
+    context: SessionContext,
+    timer: TaskDeadline,
+) -> None:
     """End a session whose task is not done in time, and all below it."""
-    await running.lifecycle.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
+    with running.lifecycle.kept(context):
+        await running.lifecycle.end(context, DeadlineExceeded(f"agent {running.name!r}", timer.seconds))
+        await close_tree(context, running.journal, opener_of)
 
 
 async def expire_approvals(running: AgentActor, context: SessionContext, _: ApprovalDeadline) -> None:

@@ -123,7 +123,7 @@ def build_opener(
     actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     if runtime.elsewhere is not None:
         actor.lifecycle.leaving.on_left = actor.runner.tell_moved
-    actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake))
+    actor.timer_service.connect(opener.loaded, timer_handlers(actor, intake, runtime.agents.opener))
     return opener
 
 

@@ -1,5 +1,6 @@
 """What an agent of another pool is told of a task whose request came again."""
 
+import attrs
 import pytest
 import trio
 
@@ -103,3 +104,26 @@ async def test_a_task_that_is_stopped_before_it_begins_leaves_nothing_where_the_
         journal.is_full = False
         assert (await tasks.cancel(TASK, wait=50)).answered.failed == "stopped"
         assert [each.closed for each in await journal.sessions()] == [True]
+
+
+async def test_a_task_that_is_not_done_in_time_is_closed_with_what_only_the_journal_has_below_it(
+    autojump_clock,
+):
+    """Since a restart, too."""
+
+    async def hang(chat):
+        await trio.sleep_forever()
+
+    agent = Sender("inner", "agent")
+    late = attrs.evolve(OPENED, task="work", deadline=1.0)
+    below = Opened(agent="inner", owner=agent, parent_id="t", parent_agent="inner", created_at=1.0)
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        for session_id, records in (("t", (late, Accepted(message=MESSAGE))), ("t/below", (below,))):
+            entry = Entry(session_id=session_id, agent="inner", records=records)
+            await journal.commit(entry, epoch=journal.epoch_of(session_id))
+        await runtime.start(BareAgent("inner", llm=ScriptedLLM(hang)))
+        await trio.sleep(5)
+        assert {each.session_id: each.closed for each in await journal.sessions()} == {
+            "t": True,
+            "t/below": True,
+        }
