@@ -1,5 +1,6 @@
 """Ctrl-C in the middle of what is written of a session: it is cut nowhere that the next start could not go on from."""
 
+import itertools
 import signal
 
 import pytest
@@ -8,9 +9,11 @@ import trio
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.inbox import PriorityInbox
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.opening import open_journal
 from actgent.journal.records import Appended, Changed, Ended
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_log import SessionLog
+from actgent.support.storage_thread import StorageThread
 from actgent.turns.lifecycle import TurnLifecycle
 
 
@@ -117,3 +120,52 @@ def test_a_place_that_nobody_fills_any_more_does_not_keep_a_process(press, monke
     press(PriorityInbox, "_push")
     with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
         trio.run(live)
+
+
+def test_who_waits_for_the_storage_is_woken_once(press, tmp_path):
+    """Cut between the two, a task would be woken that does not wait: all of the process would end by an internal error."""
+
+    async def live():
+        async with open_journal(f"sqlite:///{tmp_path}/a.db") as journal:
+            await journal.acquire()
+            press(StorageThread, "_begin")
+            with pytest.raises(KeyboardInterrupt):
+                await journal.load("s", agent="clerk")
+            return await journal.load("s", agent="clerk")
+
+    assert trio.run(live) == ()
+
+
+async def live_shortly():
+    """Two turns of one session and one beside, of an agent whose inbox has room for one."""
+    agent = BareAgent("clerk", llm=ScriptedLLM(["ok"], repeat=True), inbox=1)
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "hello")
+        async with trio.open_nursery() as nursery:
+            for text in ("first", "second", "third"):
+                nursery.start_soon(agent.run, text)
+        await session.wait_idle()
+
+
+def test_whoever_begins_to_wait_is_woken_once(press, monkeypatch):
+    """The same of workers, senders and steps: wherever Ctrl-C comes, nothing else comes out."""
+    wait, calls = trio.lowlevel.wait_task_rescheduled, []
+
+    def pressed(abort):
+        calls.append(True)
+        if len(calls) == at:
+            signal.raise_signal(signal.SIGINT)
+        return wait(abort)
+
+    monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", pressed)
+    for at in itertools.count(1):
+        calls.clear()
+        try:
+            trio.run(live_shortly)
+        except BaseException as error:  # noqa: BLE001 - it is looked at
+            group = error if isinstance(error, BaseExceptionGroup) else BaseExceptionGroup("", [error])
+            assert group.split(KeyboardInterrupt)[1] is None, at
+        else:
+            break  # it came nowhere
+    assert at > 10
