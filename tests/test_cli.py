@@ -306,8 +306,8 @@ def test_a_file_that_cannot_be_written_is_named(commands, tmp_path):
     )
     run([ACTGENT, "chat", "--offline", "--journal", "a.db", "--session", "s1", "-m", "Hello"])
     done = run([ACTGENT, "journal", "export", "a.db", "none/x.sessions", "--session", "s1"])
-    said = b"actgent: none/x.sessions.part: No such file or directory\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    said = b"actgent: none/x.sessions cannot be written: No such file or directory\n"
+    assert (done.returncode, done.stderr) == (2, said)
 
 
 # --- chat ----------------------------------------------------------------------------------

@@ -220,9 +220,10 @@ class Ownership:
     def fenced(self, partition: int, epoch: int) -> list[Do]:
         """Another node has ended this epoch of ours: nothing of the partition is ours, unless we have taken it again since."""
         known = self._partitions[partition]
-        known.lost_epoch = max(known.lost_epoch, epoch)
         if epoch < known.epoch:
             return []
+        if epoch > known.epoch:  # the word that it is ours comes behind
+            known.lost_epoch = max(known.lost_epoch, epoch)
         known.was_clean = None
         todo = self._cut(partition)
         if known.state in (PartitionState.OWNED, PartitionState.LEAVING):

@@ -51,6 +51,6 @@ def test_sessions_that_begin_have_rows_of_their_own_and_the_root_of_those_above(
     lowest = known.begin(opened("lowest", "below"), {}, epoch=1, now=1.0)
     assert [each.root_id for each in (top, below, lowest)] == ["top", "top", "top"]
     assert len({each.series for each in (top, below, lowest)}) == 3
-    known.clear()
+    known.begin_epoch()
     assert known.begin(opened("top"), {}, epoch=1, now=1.0).series == top.series
     assert not known.by_key
