@@ -145,8 +145,14 @@ class Lives:
 
     async def _open(self, agent):
         session_id = self.pick.choice(self.made or [""])
-        try:
+        with self._unless_deleted(session_id):
             return await agent.open_session(session_id)
+
+    @contextlib.contextmanager
+    def _unless_deleted(self, session_id):
+        """A block that finds a session, or one that somebody has deleted."""
+        try:
+            yield
         except SessionNotFound as error:
             if session_id and session_id not in self.ended:
                 self.problems.append(error)
@@ -160,7 +166,8 @@ class Lives:
     async def _fork(self, runtime, agent):
         original, new_id = await self._open(agent), next(self.names)
         try:
-            await runtime.fork(original.id, new_id=new_id)
+            with self._unless_deleted(original.id):
+                await runtime.fork(original.id, agent="a", new_id=new_id)
         except JournalError:
             self.refused.add(new_id)
             raise
