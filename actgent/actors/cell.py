@@ -189,6 +189,8 @@ class Cell:
         self.restarts = Restarts(siblings.policy)
         self._siblings = siblings
         self._scope = trio.CancelScope()
+        self.is_stopping = False
+        """True if `stop` was called: each message asks, and its scope would look at the clock."""
         self._life = trio.CancelScope()
         self._restart_at = -math.inf
 
@@ -206,17 +208,13 @@ class Cell:
         """True if nothing waits for the actor and it works on nothing."""
         return not self.body.inbox.sessions()
 
-    @property
-    def is_stopping(self) -> bool:
-        """True if `stop` was called."""
-        return self._scope.cancel_called
-
     async def wait_idle(self) -> None:
         """Wait until the actor has dealt with everything in its inbox, or is gone."""
         await self.body.inbox.wait_idle()
 
     def stop(self) -> None:
         """End the actor where it is, also in the pause before a restart."""
+        self.is_stopping = True
         self._scope.cancel()
 
     def bury(self, letter: DeadLetter, *, is_told: bool = False) -> None:
