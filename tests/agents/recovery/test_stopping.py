@@ -7,6 +7,7 @@ import trio
 
 from actgent import BareAgent, NotRunning, ScriptedLLM, open_runtime
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted
 
 STOPPED_BY = {
     "ctrl-c": lambda: pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True),
@@ -100,3 +101,14 @@ async def test_what_is_ended_while_an_agent_stops_does_not_go_on(autojump_clock,
         "unschedule": {each for each, due in await journal.due("clerk") if due},
     }
     assert (ended, left[what]) == ({"idle"}, {"at work"})
+
+
+async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
+    """No task has run since, so that none of its own knows of it."""
+    async with open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        runtime.stop("clerk")
+        with pytest.raises(NotRunning):
+            await session.chat("too late")
+    assert not any(isinstance(each, Accepted) for each in await journal.load("s"))
