@@ -1,11 +1,13 @@
 """NODES: what a message costs with agents over several processes. A program of its own: `python tests/bench/clustered.py`.
 
 The same conversations are held in one process with a journal in PostgreSQL, and with a node through `connect`; each process
-counts its own CPU from the second message of all conversations to the last. Both services have to run on loopback, or where
-`ACTGENT_JOURNAL` and `ACTGENT_BROKER` say; the pools and schemas are removed at the end.
+counts its own CPU from the second message of all conversations to the last: once with a model that answers after 0 to 100 ms, as the
+prototype's whose bars these are, and once after 50 ms, which has all conversations go in step. Both services have to run on loopback,
+or where `ACTGENT_JOURNAL` and `ACTGENT_BROKER` say; the pools and schemas are removed at the end.
 """
 
 import os
+import random
 import statistics
 import sys
 import time
@@ -29,15 +31,22 @@ BROKER = os.environ.get("ACTGENT_BROKER", "amqp://guest:guest@127.0.0.1:5672/")
 SESSIONS, MESSAGES = 100, 40
 """Conversations at once, and messages of each that are counted, the next one behind an answer."""
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
+Times = tuple[str, str]
+AT_ANY_TIME, IN_STEP = ("0", "0.1"), ("0.05", "0.05")
+"""Shortest and longest time of an answer in seconds: conversations that are each at another place, and such that go in step."""
 
 
 class Slow(LLM):
-    """Answers after 50 ms, as models that cost nothing here."""
+    """Answers after a time between `shortest` and `longest` seconds, as models that cost nothing here."""
 
     name = "bench:slow"
 
+    def __init__(self, shortest: str, longest: str) -> None:
+        self._times = float(shortest), float(longest)
+        self._random = random.Random(16)
+
     async def complete(self, chat: Any, on_text: Any = None) -> Answer:
-        await trio.sleep(0.05)
+        await trio.sleep(self._random.uniform(*self._times))
         return Answer(parts=(Text("It is nine o'clock."),))
 
 
@@ -84,9 +93,9 @@ def say(what: object) -> None:
     sys.stdout.flush()
 
 
-async def run_alone(journal: str) -> None:
+async def run_alone(journal: str, *times: str) -> None:
     async with open_runtime(journal=journal) as runtime:
-        await converse(await runtime.start(BareAgent("clerk", llm=Slow())))
+        await converse(await runtime.start(BareAgent("clerk", llm=Slow(*times))))
 
 
 async def run_client(pool: str) -> None:
@@ -94,11 +103,11 @@ async def run_client(pool: str) -> None:
         await converse(client.agent("clerk"))
 
 
-async def run_node(journal: str, pool: str) -> None:
+async def run_node(journal: str, pool: str, *times: str) -> None:
     """Serve until a line comes; each before tells what was computed so far."""
     async with open_runtime(journal=journal, broker=BROKER, pool=pool, node="a") as runtime:
         async with runtime.starting():
-            await runtime.start(BareAgent("clerk", llm=Slow()))
+            await runtime.start(BareAgent("clerk", llm=Slow(*times)))
         for _ in range(3):
             say(time.process_time())
             await trio.to_thread.run_sync(sys.stdin.readline)
@@ -134,15 +143,15 @@ async def playing(role: str, *words: str) -> AsyncIterator[Role]:
         await process.stdin.aclose()
 
 
-async def measure_alone(journal: str) -> float:
-    async with playing("alone", journal) as alone:
+async def measure_alone(journal: str, times: Times) -> float:
+    async with playing("alone", journal, *times) as alone:
         await alone.hear()
         return float(await alone.go_on())
 
 
-async def measure_cluster(journal: str, pool: str) -> tuple[float, float]:
+async def measure_cluster(journal: str, pool: str, times: Times) -> tuple[float, float]:
     """Seconds of CPU a message: of the node, of the client."""
-    async with playing("node", journal, pool) as node, playing("client", pool) as client:
+    async with playing("node", journal, pool, *times) as node, playing("client", pool) as client:
         await node.hear()
         await client.hear()
         before = float(await node.go_on())
@@ -178,17 +187,30 @@ async def find_missing() -> str:
         return str(error) or type(error).__name__
 
 
-async def measure_round(number: int) -> tuple[float, float, float, float]:
+async def measure_round(number: int, times: Times) -> tuple[float, float, float, float]:
     """Seconds of CPU a message: of one process, of a node, of a client; and how slow the machine was."""
     before = calibrate()
     async with names_of_one_run(2 * number) as (journal, _):
-        alone = await measure_alone(journal)
+        alone = await measure_alone(journal, times)
     async with names_of_one_run(2 * number + 1) as (journal, pool):
-        node, client = await measure_cluster(journal, pool)
+        node, client = await measure_cluster(journal, pool, times)
     return alone, node, client, (before + calibrate()) / 2 / REFERENCE_S
 
 
-def row(what: str, figure: str, bar: str) -> None:
+async def measure(times: Times) -> tuple[str, str, str, str]:
+    """Return the figures of one process, a node, a client and the machine, each as the median of all rounds."""
+    rounds = [await measure_round(number, times) for number in range(ROUNDS)]
+    alone, node, client, speed = (statistics.median(each) for each in zip(*rounds, strict=True))
+    ratio = statistics.median(each[1] / each[0] for each in rounds)
+    return (
+        f"{alone * 1e3:.2f} ms",
+        f"{node * 1e3:.2f} ms, {ratio:.1f} times one process",
+        f"{client * 1e3:.2f} ms",
+        f"{speed:.2f}",
+    )
+
+
+def row(what: str, figure: str, bar: str = "") -> None:
     say(f"| NODES | {what} | {figure} | {bar} |")
 
 
@@ -196,13 +218,14 @@ async def main() -> None:
     if missing := await find_missing():
         say(f"NODES is left out, as a service is missing: {missing}")
         return
-    rounds = [await measure_round(number) for number in range(ROUNDS)]
-    alone, node, client, speed = (statistics.median(each) for each in zip(*rounds, strict=True))
-    ratio = statistics.median(each[1] / each[0] for each in rounds)
-    row("one process, journal in PostgreSQL: CPU of a message and its turn", f"{alone * 1e3:.2f} ms", "")
-    row("a node: the same", f"{node * 1e3:.2f} ms, {ratio:.1f} times one process", "2.2 times")
-    row("a client: CPU of a message and its answer", f"{client * 1e3:.2f} ms", "0.8 ms")
-    row("a fixed loop took, of its time on the undisturbed machine", f"{speed:.2f}", "")
+    alone, node, client, speed = await measure(AT_ANY_TIME)
+    row("one process, journal in PostgreSQL: CPU of a message and its turn", alone)
+    row("a node: the same", node, "2.2 times")
+    row("a client: CPU of a message and its answer", client, "0.8 ms")
+    row("a fixed loop took, of its time on the undisturbed machine", speed)
+    alone, node, client, speed = await measure(IN_STEP)
+    row("all conversations in step: one process; a node; a client", f"{alone}; {node}; {client}")
+    row("the fixed loop", speed)
 
 
 ROLES = {"alone": run_alone, "client": run_client, "node": run_node}
