@@ -8,7 +8,7 @@ refused as by a closed session.
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from actgent.control.clock import Clock
-from actgent.errors import ConfigurationError, Fenced, JournalError
+from actgent.errors import ConfigurationError, Fenced, JournalError, JournalFailed
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionFilter, SessionKey, State
 from actgent.sessions.accounts import Accounts
@@ -24,6 +24,7 @@ from actgent.sessions.context import SessionContext
 
 from .actor import AgentActor
 from .directory import Directory
+from .sessions.opener import SessionOpener
 
 GATHER = 1.0
 """Seconds in which sessions that have ended gather, to leave together."""
@@ -147,11 +148,60 @@ class Sweeper:
     async def _erase(
         self, roots: Sequence[SessionKey], *, unchanged_since: float = math.inf
     ) -> list[SessionKey]:
-        own = [key for key in roots if self.journal.owns(key.session_id)]
-        gone = await self.journal.erase_trees(own, unchanged_since=unchanged_since) if own else []
-        for key in gone:
+        """Erase these with all below them, but where somebody does something in a tree at this moment; returns what is gone."""
+        trees = await self._trees([key for key in roots if self.journal.owns(key.session_id)])
+        held: dict[SessionKey, Held | None] = {}
+        with ExitStack() as still:
+            quiet = [root for root, tree in trees.items() if self._hold_still(tree, held, still)]
+            at_rest = [held[key] for root in quiet for key in trees[root]]
+            gone = await self._erase_quiet(quiet, unchanged_since, at_rest) if quiet else ()
+            erased = dict.fromkeys(key for each in gone for key in trees.get(each, (each,)))
+            _forget(held.get(key) for key in erased)
+        for key in erased:
             self.accounts.forget(key)
-        return gone
+        return [*erased]
+
+    async def _trees(self, roots: Sequence[SessionKey]) -> dict[SessionKey, dict[SessionKey, None]]:
+        """Each of these with all that the journal has below it."""
+        trees = {root: {root: None} for root in roots}
+        level = {root: root for root in roots}
+        while level:
+            below = await self.journal.children_of([*level])
+            level = {each.key: level[each.parent] for each in below if each.parent is not None}
+            for key, root in level.items():
+                trees[root][key] = None
+        return trees
+
+    async def _erase_quiet(
+        self, roots: Sequence[SessionKey], until: float, held: Iterable[Held | None]
+    ) -> Sequence[SessionKey]:
+        """Erase trees that are held; where the journal fails they may be gone all the same."""
+        try:
+            return await self.journal.erase_trees(roots, unchanged_since=until)
+        except JournalFailed:
+            try:
+                gone = [root for root in roots if await self.journal.head(*root) is None]
+            except BaseException:
+                _forget(held)  # one that is gone and goes on would be written without its beginning
+                raise
+            if not gone:
+                raise
+            return gone
+
+    def _hold_still(
+        self, tree: Collection[SessionKey], held: dict[SessionKey, Held | None], still: ExitStack
+    ) -> bool:
+        """Let nothing happen in some sessions until `still` ends; False where something does already."""
+        for key in tree:
+            if key in held:
+                continue
+            opener = self.agents.opener(key.agent) if key.agent in self.agents else None
+            if opener is not None and not opener.may_erase(key.session_id):
+                return False
+            held[key] = each = None if opener is None else _hold(opener, key, still)
+            if each is not None and any(child.key not in tree for child in each[1].family()):  # just made
+                return False
+        return True
 
     # --- old ones ------------------------------------------------------------------------------
 
@@ -171,49 +221,31 @@ class Sweeper:
         wanted = SessionFilter(roots=True, state=state, changed_before=until, oldest_first=True)
         while page := await self.journal.page(wanted, after=after, limit=GROUP):
             after = page[-1].cursor
-            if state == "closed":
-                count += len(await self._erase([each.key for each in page], unchanged_since=until))
-            else:
-                for each in filter(lambda each: self.journal.owns(each.session_id), page):
-                    count += await self._erase_idle(each.key, until)
+            keys = [each.key for each in page]
+            groups = [keys] if state == "closed" else [[key] for key in keys]  # open ones are held meanwhile
+            for roots in groups:
+                count += len(await self._erase(roots, unchanged_since=until))
             await trio.sleep(PAUSE)
         return count
 
-    async def _erase_idle(self, root: SessionKey, until: float) -> int:
-        """Erase an open session with all below it, if nobody does anything with them at this moment."""
-        tree, level = [root], [root]
-        while level:
-            level = [each.key for each in await self.journal.children_of(level)]
-            tree += level
-        with self._held_still(tree) as contexts:
-            if contexts is None:
-                return 0
-            gone = await self._erase([root], unchanged_since=until)
-            if gone:
-                for _, context in contexts:
-                    context.log = None
-                for running, context in contexts:
-                    running.lifecycle.erase(context)
-        return len(gone)
 
-    @contextmanager
-    def _held_still(self, tree: Sequence[SessionKey]) -> Iterator[list[Held] | None]:
-        """Let nothing happen in some sessions meanwhile; None where something does already."""
-        with ExitStack() as stack:
-            contexts: list[Held] = []
-            for key in tree:
-                opener = self.agents.opener(key.agent) if key.agent in self.agents else None
-                if opener is None:
-                    continue
-                if not opener.may_erase(key.session_id):
-                    yield None
-                    return
-                stack.enter_context(opener.opens(key.session_id))
-                context = opener.running.sessions.find_any(key.session_id)
-                if context is not None:
-                    stack.enter_context(_still(opener.running, context))
-                    contexts.append((opener.running, context))
-            yield contexts
+def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
+    """Have others wait who want to open a session, and hold it still where it is in memory."""
+    still.enter_context(opener.opens(key.session_id))
+    context = opener.running.sessions.find_any(key.session_id)
+    if context is None:
+        return None
+    still.enter_context(_still(opener.running, context))
+    return opener.running, context
+
+
+def _forget(held: Iterable[Held | None]) -> None:
+    """Have sessions leave memory that are gone, and write nothing any more."""
+    known = [each for each in held if each is not None]
+    for _, context in known:
+        context.log = None
+    for running, context in known:
+        running.lifecycle.erase(context)
 
 
 @contextmanager

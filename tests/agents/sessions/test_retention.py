@@ -8,7 +8,7 @@ import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, Suspended, ToolCall, ToolContext, open_runtime, tool
 from actgent.approvals import Approve
-from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
+from actgent.errors import ConfigurationError, JournalFailed, SessionClosed, SessionNotFound
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Changed, Delivered
@@ -314,6 +314,70 @@ async def test_what_was_written_just_before_is_kept():
         assert session.history[-1].text == "yes"
         changed = [each for each in await journal.load("s") if isinstance(each, Changed)]
         assert [each.changes for each in changed] == [{"n": 1}]
+
+
+class Doubtful(MemoryJournal):
+    """Erases, and fails at the very end of that; then it is away for some calls."""
+
+    away = None
+
+    async def _erase_trees(self, *args):
+        gone = await super()._erase_trees(*args)
+        if gone and self.away is not None:
+            raise JournalFailed("it is done")
+        return gone
+
+    async def _read_heads(self, keys):
+        if self.away:
+            self.away -= 1
+            raise JournalFailed("it is away")
+        return await super()._read_heads(keys)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+async def test_a_session_that_is_gone_does_not_go_on_though_the_journal_failed_at_that(autojump_clock, away):
+    """What is said in it would be written without its beginning: nobody could open it, and the next look would take it away."""
+    async with (
+        Doubtful().running() as journal,
+        open_runtime(journal=journal, retention=Retention(idle=60)) as runtime,
+    ):
+        agent = await runtime.start(agent_of())
+        session = await agent.create_session("ada", "hello", session_id="s")
+        below = await agent.create_session("ada", "hello", session_id="below", parent=session)
+        await below.wait_idle()
+        journal.away = away
+        await trio.sleep(100)
+        journal.away = None
+        assert await ids_in(journal) == set()
+        for each in (session, below):
+            with pytest.raises(SessionClosed):
+                await each.chat("still there?")
+        with pytest.raises(SessionNotFound):
+            await agent.open_session("s")
+        again = await agent.ensure_session("ada", "s")
+        assert str(await agent.run("new", session=again)) == "yes"
+
+
+async def test_what_stayed_open_below_a_closed_session_leaves_memory_with_it(autojump_clock):
+    """As its agent did not run when that was closed; a session in use, whose tree is old, keeps all of it."""
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal) as runtime:
+            clerk, helper = await runtime.start(agent_of()), await runtime.start(agent_of(name="helper"))
+            root = await clerk.create_session("ada", session_id="root")
+            await helper.create_session("ada", session_id="below", parent=root)
+        async with open_runtime(journal=journal) as runtime:
+            await (await (await runtime.start(agent_of())).open_session("root")).aclose()
+        async with open_runtime(journal=journal, retention=Retention(closed=60)) as runtime:
+            helper = await runtime.start(agent_of(name="helper"))
+            with runtime.agents.opener("helper").opens("below"):
+                await trio.sleep(100)
+                assert await ids_in(journal) == {"root", "below"}
+            below = await helper.open_session("below")
+            await trio.sleep(100)
+            assert await ids_in(journal) == set()
+            with pytest.raises(SessionClosed):
+                await below.chat("still there?")
+            assert await ids_in(journal) == set()
 
 
 @pytest.mark.parametrize("wrong", [-1, "day", True, float("inf")])
