@@ -1,7 +1,7 @@
 """A block in which agents run: one event stream, one supervision, one account of threads."""
 
 import typing
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -433,10 +433,13 @@ class Runtime(Insight, Ratings, Moving):
         await _close_session(self._system.body(key.agent), key)
         if (journal := self.journal) is None:
             return
-        for each in reversed(
-            await _with_descendants(journal, key)
-        ):  # or a crash would leave them without root
-            await self._erase(journal, each)
+        erased: dict[SessionKey, None] = {}
+        left = [key, *await _find_below(journal, [key], [key])]
+        while left:
+            for each in reversed(left):  # or a crash would leave them without root
+                await self._erase(journal, each)
+            erased |= dict.fromkeys(left)
+            left = await _find_below(journal, [*erased], erased)  # what somebody has made meanwhile
 
     async def _erase(self, journal: Journal, key: SessionKey) -> None:
         """Close a session, again where somebody opens it meanwhile, and erase it while nobody can."""
@@ -526,23 +529,25 @@ async def _close_session(running: object, key: SessionKey) -> None:
     if context is None:
         running.core.observer.leave(key.session_id.__eq__)
         return
-    if is_inside(context.turn):
+    if any(is_inside(each.turn) for each in context.family()):
         raise WouldDeadlock("delete_session()", key.session_id)
-    await host_of(context).close(context)
-    if context.log is not None:
-        context.log.close()
-    context.log = None  # what it still has to say is not to be found behind its end
+    for each in await host_of(context).close(context):
+        if each.log is not None:
+            each.log.close()
+        each.log = None  # what it still has to say is not to be found behind its end
 
 
-async def _with_descendants(journal: Journal, key: SessionKey) -> list[SessionKey]:
-    """A session, the sessions that have it as parent, theirs ..."""
-    found = dict.fromkeys([key])
-    waiting = [key]
+async def _find_below(
+    journal: Journal, keys: Sequence[SessionKey], known: Collection[SessionKey]
+) -> list[SessionKey]:
+    """The sessions that have these as parent, theirs ..., without those that are known."""
+    found: dict[SessionKey, None] = {}
+    waiting = keys
     while waiting:
         below = [child.key for child in await journal.children_of(waiting)]
-        waiting = [child for child in below if child not in found]
-        found |= dict.fromkeys(below)
-    return list(found)
+        waiting = [child for child in below if child not in known and child not in found]
+        found |= dict.fromkeys(waiting)
+    return [*found]
 
 
 def _check_startable(agent: object) -> None:

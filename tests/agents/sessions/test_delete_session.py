@@ -143,6 +143,60 @@ async def test_a_tool_cannot_delete_its_own_session():
         assert await ids(journal) == ["s"]
 
 
+async def test_a_tool_cannot_delete_a_session_above_its_own():
+    """Nothing of the tree is closed by that."""
+    runtimes = []
+
+    @tool
+    async def forget_all() -> str:
+        """Delete."""
+        await runtimes[0].delete_session("root")
+        return "deleted"
+
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        runtimes.append(runtime)
+        agent = await runtime.start(agent_of([ToolCall("forget_all", {}), "done"], tools=[forget_all]))
+        root = await agent.create_session("ada", session_id="root")
+        below = await agent.create_session("ada", session_id="below", parent=root)
+        results = []
+        below.on_tool_result(results.append)
+        await below.chat("forget all")
+        await below.wait_idle()
+        assert "delete_session()" in results[0].error
+        assert (root.status, below.status) == ("idle", "idle")
+        assert await ids(journal) == ["root", "below"]
+
+
+class SlowBelow(WrappedJournal):
+    """Takes its time to tell what it has found below sessions."""
+
+    async def children_of(self, keys):
+        found = await super().children_of(keys)
+        await trio.sleep(10)
+        return found
+
+
+@pytest.mark.parametrize("above", ["root", "below"])
+async def test_what_is_made_below_a_session_while_it_is_deleted_is_gone(autojump_clock, above):
+    """Below a session of the tree that somebody opens meanwhile; nothing would lead to it any more."""
+    async with MemoryJournal().running() as inner:
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(agent_of(["hi"]))
+            root = await agent.create_session("ada", "hello", session_id="root")
+            await (await agent.create_session("ada", "hello", session_id="below", parent=root)).wait_idle()
+        async with open_runtime(journal=SlowBelow(inner)) as runtime, trio.open_nursery() as nursery:
+            agent = await runtime.start(agent_of(["hi"]))
+            nursery.start_soon(runtime.delete_session, "root")
+            await trio.sleep(15)
+            opened = await agent.open_session(above)
+            made = await agent.create_session("ada", "hello", session_id="made", parent=opened)
+            await (await agent.create_session("ada", "hello", session_id="last", parent=made)).wait_idle()
+            await trio.sleep(100)
+            assert await ids(inner) == []
+            with pytest.raises(SessionClosed):
+                await made.chat("still there?")
+
+
 class SlowToLoad(WrappedJournal):
     """Takes its time to tell what it has read of a session."""
 
