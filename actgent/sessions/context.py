@@ -202,6 +202,11 @@ class SessionContext:
         return self.handlers.any_of("conversation", "event", "routing", "exception")
 
     @property
+    def is_silent(self) -> bool:
+        """True if it was closed, and nothing of it is written any more: it is erased, or about to be."""
+        return self.closed and self.log is None
+
+    @property
     def is_at_rest(self) -> bool:
         """True if it has nothing left to do, or to write."""
         has_work = self.is_busy or self.mail.pending or self.turn is not None or self.timers or self.closed

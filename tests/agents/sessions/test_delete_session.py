@@ -108,6 +108,36 @@ async def test_who_opens_a_session_while_it_is_erased_finds_none():
             assert await ids(journal) == []
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_a_session_is_deleted_while_its_handlers_wait_for_that(autojump_clock, is_new):
+    """They may take for ever before its first message; whoever makes or opens it hears that it is closed."""
+    async with MemoryJournal().running() as journal:
+        if not is_new:
+            async with open_runtime(journal=journal) as runtime:
+                await (await runtime.start(agent_of(["hi"]))).create_session("ada", session_id="s")
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            agent, deleted = await runtime.start(agent_of(["hi"])), trio.Event()
+
+            async def attach(session):
+                await deleted.wait()
+
+            async def use():
+                with pytest.raises(SessionClosed):
+                    await (await agent.ensure_session("ada", "s")).chat("more")
+
+            agent.on_session(attach)
+            nursery.start_soon(use)
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(60):
+                await runtime.delete_session("s", agent="a")
+                deleted.set()
+            await trio.sleep(60)
+            assert await ids(journal) == []
+            again = await agent.create_session("ada", "hello", session_id="s")
+            await again.wait_idle()
+            assert again.history[-1].text == "hi"
+
+
 async def test_a_session_that_is_deleted_while_it_is_closed_is_gone():
     """Both calls return, in whichever order trio has them go on."""
     async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
