@@ -651,7 +651,7 @@ class Session(Generic[DataT_co]):
         """Close the session and its children: what runs is interrupted, what waits ends as `Failure(kind="stopped")`.
 
         With a journal it is durable on return, and children are closed, too, that only the journal has since a restart; those
-        whose agents do not run here, or that lack their deps, stay open, which the log says.
+        whose agents do not run here, or that cannot be opened, stay open, which the log says.
 
         Raises:
             JournalError: they are closed, and the journal hears of it when it works: a crash before that opens them, to be closed again.

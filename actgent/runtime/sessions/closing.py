@@ -159,5 +159,8 @@ async def _close_stored(key: SessionKey, journal: Journal, opener_of: Callable[[
             "session %s stays open, above which all is closed: %s", Each(key.session_id), Each(str(error))
         )
         return
+    except Exception:  # noqa: BLE001 - perhaps of a developer's `on_session`; the others are closed all the same
+        _log.exception("session %s stays open, above which all is closed", Each(key.session_id))
+        return
     for closed in await host_of(context).close(context):
         await write_end(closed)

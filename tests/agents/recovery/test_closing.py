@@ -108,6 +108,32 @@ async def test_what_no_agent_here_can_close_stays_open(autojump_clock, caplog):
     assert [each.message for each in caplog.records if "stays open" in each.message]
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_what_fails_as_it_is_opened_to_be_closed_stays_open(autojump_clock, caplog, is_cancelled):
+    """By a bug in `on_session`: its agent goes on with all else, also where nobody waits for that."""
+    async with MemoryJournal().running() as journal:
+        await make_tree(journal)
+        clerk, helper, _ = make_agents()
+
+        @helper.on_session
+        def fail(session):
+            if session.id == "waits":
+                raise KeyError("a bug")
+
+        async with open_runtime(journal=journal) as runtime:
+            await runtime.start(clerk)
+            root = await clerk.open_session("root")
+            await runtime.start(helper)
+            with trio.CancelScope() as scope:
+                if is_cancelled:
+                    scope.cancel()
+                await root.aclose()
+            await trio.sleep(60)
+            assert await open_ones(journal) == ["waits"]
+    assert not [each.message for each in caplog.records if "restarts" in each.message]
+    assert [each.message for each in caplog.records if "waits stays open" in each.message]
+
+
 class Counting(WrappedJournal):
     """Counts how often it is asked what is below sessions."""
 
