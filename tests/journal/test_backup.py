@@ -7,16 +7,20 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import apsw
 import pytest
 import trio
+import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
 from actgent.errors import ConfigurationError, JournalDamaged, JournalError, JournalFailed, JournalFull
+from actgent.journal.base import Entry
 from actgent.journal.opening import open_journal
+from actgent.journal.records import Changed
 from actgent.journal.sqlite import back_up, backup as backups, carry_over, find_problems
 
 WRITING = """
@@ -169,6 +173,94 @@ async def test_only_what_is_good_is_a_backup(tmp_path):
     (tmp_path / "text.txt").write_text("no journal")
     with pytest.raises(ConfigurationError):
         back_up(tmp_path / "text.txt", tmp_path / "other.db")
+
+
+@contextlib.asynccontextmanager
+async def journal_with_sessions(path):
+    """An open journal with three sessions."""
+    async with open_journal(f"sqlite:///{path}") as journal:
+        epoch = await journal.acquire()
+        for number in range(3):
+            entry = Entry(session_id=f"s{number}", agent="a", records=(Changed(changes={"n": 1}),))
+            await journal.commit(entry, epoch=epoch)
+        yield journal
+
+
+async def test_of_two_copies_with_one_name_one_is_refused(tmp_path):
+    """From inside or outside, both at once: the first is whole, and the second neither takes its draft nor its place."""
+    path, copy, other = tmp_path / "agents.db", tmp_path / "copy.db", tmp_path / "other.db"
+    made, refused = [], []
+
+    async def copying():
+        try:
+            made.append(await journal.backup(copy))
+        except ConfigurationError as error:
+            refused.append(str(error))
+
+    async with journal_with_sessions(path) as journal, trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(copying)
+
+    def copy_in_between(_):
+        with pytest.raises(ConfigurationError, match="somebody else"):
+            back_up(path, other)
+
+    made.append(back_up(path, other, say=copy_in_between))
+    assert [each.sessions for each in made] == [3, 3]
+    assert all("somebody else" in text for text in refused)
+    assert len(refused) == 2
+    assert sorted(each.name for each in tmp_path.glob("*.db*")) == [
+        "agents.db",
+        "agents.db-lock",
+        "copy.db",
+        "other.db",
+    ]
+
+
+async def test_a_name_is_taken_by_one_of_many_processes(tmp_path, lives):
+    """However they meet: one has made the copy, the others say why not, and nothing else is left; one that was killed is in nobody's way."""
+    path, copy = tmp_path / "agents.db", tmp_path / "copy.db"
+    async with journal_with_sessions(path):
+        pass
+    for suffix in ("part", "part-wal", "part-lock"):
+        await trio.Path(f"{copy}.{suffix}").write_text("of one that was killed")
+    program = "import sys; from actgent.cli.main import main; main(['journal', 'backup', *sys.argv[1:]])"
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [lives.popen([sys.executable, "-c", program, path, copy], **streams) for _ in range(4)]
+    told = [await trio.to_thread.run_sync(each.communicate) for each in started]
+    assert sorted(each.returncode for each in started) == [0, 2, 2, 2], told
+    assert sum("3 sessions" in out for out, _ in told) == 1
+    assert sum("somebody else" in err or "exists" in err for _, err in told) == 3
+    assert sorted(each.name for each in tmp_path.glob("copy*")) == ["copy.db"]
+    assert len(await numbers_in(copy)) == 3
+
+
+async def test_a_copy_that_is_cancelled_as_it_begins(tmp_path, monkeypatch):
+    """It is ended first: nothing is opened, and no file made, behind its end."""
+    begin, begun, goes_on = backups.PageCopy.__init__, threading.Event(), threading.Event()
+
+    def begin_slowly(self, source, draft):
+        begun.set()
+        goes_on.wait()
+        begin(self, source, draft)
+
+    monkeypatch.setattr(backups.PageCopy, "__init__", begin_slowly)
+    async with journal_with_sessions(tmp_path / "agents.db") as journal:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.backup, tmp_path / "copy.db")
+            await trio.to_thread.run_sync(begun.wait)
+            nursery.cancel_scope.cancel()
+            nursery.start_soon(_set_behind, goes_on)
+        await journal.load("s0")  # behind whatever its thread was given
+        assert list(tmp_path.glob("copy*")) == []
+        assert not any("copy.db" in each for each in opened_files())
+
+
+async def _set_behind(event):
+    """Set it when all that was cancelled has had its turn."""
+    with trio.CancelScope(shield=True):
+        await trio.testing.wait_all_tasks_blocked()
+    event.set()
 
 
 def opened_files():

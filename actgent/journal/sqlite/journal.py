@@ -225,7 +225,8 @@ class SQLiteJournal(GroupedJournal):
 
     async def _copy_pages(self, draft: Path) -> None:
         async with self._storage:
-            copy = await self._run(partial(_begin_copy, self._db, draft))
+            with trio.CancelScope(shield=True):  # or what it opens would stay open, and make the draft anew
+                copy = await self._run(partial(_begin_copy, self._db, draft))
         try:
             is_done = False
             while not is_done:
