@@ -7,6 +7,7 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 
 from actgent.errors import JournalFailed
+from actgent.journal.listing import SessionKey
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
 
 
@@ -67,3 +68,50 @@ async def test_who_comes_back_does_not_go_on_in_another_journal(postgres_url, ma
         journal._drop()
         await writer.turn()
         assert await writer.load() == writer.confirmed
+
+
+def copy_schema(database, source, target):
+    """What a backup that is put back makes: the same rows in other tables."""
+    database.execute(f"CREATE SCHEMA {target}")
+    for (table,) in database.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [source]):
+        database.execute(f"CREATE TABLE {target}.{table} (LIKE {source}.{table} INCLUDING ALL)")
+        database.execute(f"INSERT INTO {target}.{table} SELECT * FROM {source}.{table}")
+
+
+@pytest.mark.parametrize("is_copy", [True, False], ids=["an earlier copy", "another journal"])
+@pytest.mark.parametrize("is_connected", [True, False])
+async def test_an_owner_whose_schema_is_replaced_writes_nothing(
+    postgres_url, make_writer, is_copy, is_connected
+):
+    """Its epoch is the same, and its connection perhaps, too: steps would stand behind others than they were made for. Put back, it goes on."""
+    server, _, schema = postgres_url.partition("?schema=")
+    away, new = f"{schema}_away", f"{schema}_new"
+    async with PostgresJournal(postgres_url).running() as journal:
+        writer = make_writer(journal, await journal.acquire())
+        await writer.open()
+        with psycopg.connect(server, autocommit=True) as other:
+            try:
+                if is_copy:
+                    copy_schema(other, schema, new)
+                else:
+                    async with PostgresJournal(f"{server}?schema={new}").running() as second:
+                        assert await second.acquire() == writer.epoch
+                await writer.turn()
+                other.execute(f"ALTER SCHEMA {schema} RENAME TO {away}")
+                other.execute(f"ALTER SCHEMA {new} RENAME TO {schema}")
+                before = other.execute(f"SELECT count(*) FROM {schema}.steps").fetchone()
+                if not is_connected:
+                    journal._drop()
+                with pytest.raises(JournalFailed, match="was removed or replaced"):
+                    await writer.turn()
+                if is_copy:
+                    with pytest.raises(JournalFailed, match="was removed or replaced"):
+                        await journal.erase_trees([SessionKey("a", "s")])
+                assert other.execute(f"SELECT count(*) FROM {schema}.steps").fetchone() == before
+                other.execute(f"ALTER SCHEMA {schema} RENAME TO {new}")
+                other.execute(f"ALTER SCHEMA {away} RENAME TO {schema}")
+                await writer.turn()
+                assert await writer.load() == writer.confirmed
+            finally:
+                for each in (away, new):
+                    other.execute(f"DROP SCHEMA IF EXISTS {each} CASCADE")

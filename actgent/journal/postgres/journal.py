@@ -88,6 +88,8 @@ class PostgresJournal(GroupedJournal):
         """True if a new connection has to be that of the owner of before."""
         self._is_new = False
         """True if nothing was written through this connection yet."""
+        self._table_id = 0
+        """Of the table that says who owns the journal: one that was put back from a backup has another."""
 
     def beside(self, name: str) -> str | None:
         joint = "&" if "?" in self._address else "?"
@@ -99,7 +101,7 @@ class PostgresJournal(GroupedJournal):
         self._is_owner = False
         await self._run(self._own)
         self._is_owner = True
-        epoch, self.identity = await self._run(self._begin_epoch)
+        epoch, self.identity, self._table_id = await self._run(self._begin_epoch)
         return epoch
 
     async def _release(self) -> None:
@@ -293,16 +295,20 @@ class PostgresJournal(GroupedJournal):
                         "that out: try again within half a minute"
                     ) from fenced
                 raise
-            check_epoch(connection, self._epoch)
+            self._check_epoch_there(connection, self._epoch)
 
     def _check_place(self, connection: Connection) -> None:
         """Refuse to go on in another journal, or where there is none any more: it would be a new one."""
         meta = psycopg.sql.Identifier(self._schema, "meta")
+        sql = psycopg.sql.SQL("SELECT identity, tableoid FROM {}").format(meta)
         try:
-            found = connection.execute(psycopg.sql.SQL("SELECT identity FROM {}").format(meta)).fetchone()
+            found = connection.execute(sql).fetchone()
         except psycopg.errors.UndefinedTable:
             found = None
-        if found != (self.identity,):
+        self._check_found(found)
+
+    def _check_found(self, found: tuple[Any, ...] | None) -> None:
+        if found != (self.identity, self._table_id):
             raise JournalFailed(
                 f"the schema {self._schema!r} of the database was removed or replaced while the journal was open: nothing is "
                 "written any more. Put it back, or end this process and start again"
@@ -334,11 +340,11 @@ class PostgresJournal(GroupedJournal):
             return "another process"
         return str(one_row(connection, psycopg.sql.SQL("SELECT owner FROM {}").format(meta))[0])
 
-    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
+    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
         owner = f"process {os.getpid()} on {socket.gethostname()}"
-        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, owner)
+        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, owner)
         connection.execute(statements.END_PARTITIONS)
-        return epoch, identity
+        return epoch, identity, table_id
 
     def _select(self, connection: Connection, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         return connection.execute(sql, values).fetchall()
@@ -453,9 +459,10 @@ class PostgresJournal(GroupedJournal):
     def _insert(self, connection: Connection, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         if self._is_new and in_transaction(connection, self._has_heads, heads):
             return  # the old connection was lost behind the commit
-        values = [epoch, *encode_columns(statements.ROW_TYPES, rows), *self._head_columns(heads)]
+        fence = [epoch, self.identity, self._table_id]
+        values = [*fence, *encode_columns(statements.ROW_TYPES, rows), *self._head_columns(heads)]
         if connection.execute(statements.WRITE_GROUP, values).fetchone() is None:
-            in_transaction(connection, check_epoch, epoch)
+            in_transaction(connection, self._check_epoch_there, epoch)
             raise JournalDamaged("its description is lost")
 
     def _has_heads(self, connection: Connection, heads: Sequence[Head]) -> bool:
@@ -502,15 +509,16 @@ class PostgresJournal(GroupedJournal):
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         """Refuse to write these sessions where another process owns them; until this transaction ends, none can."""
-        check_epoch(connection, epoch)
+        self._check_epoch_there(connection, epoch)
+
+    def _check_epoch_there(self, connection: Connection, epoch: int) -> None:
+        """Raise where another process is the owner, or this is another journal; until this transaction ends, none can become it."""
+        sql = "SELECT epoch, owner, identity, tableoid FROM meta FOR SHARE"
+        current, owner, *found = one_row(connection, sql)
+        self._check_found(tuple(found))
+        if current != epoch:
+            raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")
 
     def _update_listed(self, connection: Connection, keys: Sequence[SessionKey], epoch: int) -> None:
-        check_epoch(connection, epoch)
+        self._check_epoch_there(connection, epoch)
         connection.execute(statements.PUT_IN_ORDER, statements.columns_of(keys))
-
-
-def check_epoch(connection: Connection, epoch: int) -> None:
-    """Raise where another process is the owner; until this transaction ends, none can become it."""
-    current, owner = one_row(connection, "SELECT epoch, owner FROM meta FOR SHARE")
-    if current != epoch:
-        raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")

@@ -260,10 +260,11 @@ class PartitionedJournal(PostgresJournal):
             self._own(connection)
         self._note_backend(connection)
 
-    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes]:
+    def _begin_epoch(self, connection: Connection) -> tuple[int, bytes, int]:
         self._note_backend(connection)
-        epoch, identity = one_row(connection, statements.BEGIN_EPOCH, f"the cluster that {self.node} is of")
-        return epoch, identity
+        owner = f"the cluster that {self.node} is of"
+        epoch, identity, table_id = one_row(connection, statements.BEGIN_EPOCH, owner)
+        return epoch, identity, table_id
 
     def _note_backend(self, connection: Connection) -> None:
         self._backend = one_row(connection, statements.SELECT_BACKEND)

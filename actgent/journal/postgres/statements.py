@@ -126,13 +126,14 @@ def _arrays(types: dict[str, str]) -> str:
 TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
 PUT_HEADS = _put_heads()
 WRITE_GROUP = (
-    "WITH held AS MATERIALIZED (SELECT epoch FROM meta WHERE epoch = %s FOR SHARE), "  # noqa: S608 - as above
+    "WITH held AS MATERIALIZED (SELECT epoch FROM meta WHERE epoch = %s AND identity = %s AND tableoid = %s::oid FOR SHARE), "  # noqa: S608
     f"put AS ({_put_rows('held, ')}), heads AS ({_put_heads('held, ')}) SELECT epoch FROM held"
 )
-"""A whole group: nothing of it is written, and nothing returned, where the epoch is over. Until it ends none can take the epoch."""
+"""A whole group: nothing of it is written, and nothing returned, where the epoch is over, or the tables are others of the same
+name. Until it ends none can take the epoch."""
 
 
-BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity"
+BEGIN_EPOCH = "UPDATE meta SET epoch = epoch + 1, owner = %s RETURNING epoch, identity, tableoid"
 END_PARTITIONS = "UPDATE partitions SET epoch = epoch + 1, owner = '', clean = true"
 """For who owns a whole journal: processes of a cluster that come back find that what they knew is old."""
 LOCK_SETTING_UP = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))"
