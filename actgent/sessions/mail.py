@@ -104,7 +104,7 @@ class SessionMail:
     unkept: TurnCheckpoint | None = None
     """The last turn, if the journal failed for it: when its message is sent again, it goes on."""
     is_only_read: bool = False
-    """True: the last answer is on its way to the journal, where readers alone hear of it."""
+    """True: an answer may be on its way to the journal, where readers alone hear of it."""
     unwanted: dict[str, str] | None = None
     """Why messages that are on their way are to be stopped, by their ids; None: none are."""
     _accepted: dict[str, None] | None = None

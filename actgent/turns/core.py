@@ -491,6 +491,7 @@ async def _write_answer(
         log.flush_soon()
     else:
         await log.flush()
+        context.mail.is_only_read = False
 
 
 def _given_up(error: AnswerError, repairs: int) -> AnswerError:

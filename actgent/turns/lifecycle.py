@@ -292,7 +292,7 @@ class TurnLifecycle:
             if context.approvals.close_guarded():
                 context.watch_deadline()
         if context.log is not None:
-            context.mail.is_only_read = turn.answer.is_only_read
+            context.mail.is_only_read |= turn.answer.is_only_read
             self._write_end(
                 context,
                 context.log,

@@ -13,14 +13,17 @@ from actgent.sessions.following import Followed
 
 
 class NotingJournal(MemoryJournal):
-    """Keeps the kinds of each row that it writes, with the time, and fails while it is told to."""
+    """Keeps the kinds of each row that it writes, with the time, and fails or stands still while it is told to."""
 
     def __init__(self):
         super().__init__()
         self.rows = []
         self.is_failing = False
+        self.goes_on = trio.Event()
+        self.goes_on.set()
 
     async def _write(self, rows, heads, epoch):
+        await self.goes_on.wait()
         if self.is_failing:
             raise JournalFailed("the disk is what it is")
         await super()._write(rows, heads, epoch)
@@ -105,6 +108,31 @@ async def test_an_idle_session_has_written_what_is_only_read(autojump_clock):
             nursery.start_soon(wait)
             nursery.start_soon(wait)
         assert found == [[[Accepted], WHOLE]] * 2
+
+
+async def test_an_idle_session_has_written_what_was_only_read_before_a_turn_that_fails(autojump_clock):
+    """The journal stands still from the first answer on, and nobody flushes it for the second message."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        both_are_in = trio.Event()
+
+        async def answer(chat):
+            await both_are_in.wait()
+            if journal.goes_on.is_set():
+                journal.goes_on = trio.Event()
+                return "hi"
+            raise ValueError("no answer")
+
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer)))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("one")
+        await session.chat("two")
+        both_are_in.set()
+        with trio.move_on_after(5) as waiting:
+            await session.wait_idle()
+        assert waiting.cancelled_caught
+        journal.goes_on.set()
+        await session.wait_idle()
+        assert any(kinds[: len(WHOLE)] == WHOLE for kinds in kinds_of(journal))
 
 
 async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
