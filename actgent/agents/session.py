@@ -635,6 +635,9 @@ class Session(Generic[DataT_co]):
         """Let the session's own agent answer again, from the next message on; durable on return.
 
         What the other agent is just answering goes on. Nothing happens where the session was not handed over.
+
+        Raises:
+            NotRunning: its agent stops, and the next start goes on as before.
         """
         self._agent.check_loop("session.hand_back()")
         context = self._here
@@ -642,6 +645,7 @@ class Session(Generic[DataT_co]):
         if handover.agent:
             context.state.dispatch(given_back)
             await self._agent.core.tell_idle(context)
+        await write_end(context)
         for child in tuple((context.children or {}).values()):
             if handover.number and child.id.endswith(f"/{handover.child}") and child.turn is None:
                 await host_of(child).close(child)
@@ -725,11 +729,13 @@ class Session(Generic[DataT_co]):
             ConfigurationError: there is no such mode.
             ModeRefused: who asks may not, or not now.
             UsageError: the agent has no modes.
+            NotRunning: the agent stops, and the next start goes on in the mode before.
         """
         self._agent.check_loop("session.set_mode()")
         context = self._here
         change = self._modes.switch(context.state, mode, by=by, reason=reason, force=force)
         await self._agent.core.tell_idle(context)
+        await write_end(context)
         return change
 
     @property

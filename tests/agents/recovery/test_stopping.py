@@ -1,13 +1,15 @@
 """What somebody was told of a session while its agent stops holds at the next start, whatever of it has stopped by then."""
 
 from contextlib import nullcontext, suppress
+from functools import partial
 
 import pytest
 import trio
 
-from actgent import BareAgent, NotRunning, ScriptedLLM, open_runtime
+from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, open_runtime
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted
+from actgent.state.handover import handed, handover_in
 
 STOPPED_BY = {
     "ctrl-c": lambda: pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True),
@@ -18,7 +20,11 @@ ENDS = {
     "interrupt": lambda session, _: session.interrupt(),
     "aclose": lambda session, _: session.aclose(),
     "unschedule": lambda session, known: session.unschedule(known[session.id]),
+    "hand_back": lambda session, _: session.hand_back(),
+    "set_mode": lambda session, _: session.set_mode("two"),
 }
+
+MODES = Modes(Mode("one"), Mode("two"))
 
 
 @pytest.fixture
@@ -47,11 +53,12 @@ async def stop_in_a_turn(journal, how, act):
 
     with STOPPED_BY[how]():
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer)))
+            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(answer), modes=MODES))
             idle = await agent.create_session("ada", session_id="idle")
             session = await agent.create_session("ada", session_id="at work")
             for each in (session, idle):
                 await each.schedule("later", after=1000)
+                each.state.dispatch(partial(handed, agent="somebody else", note=""))
             session.on_exception(be_slow)
             await session.chat("first", message_id="first")
             await trio.sleep(0.95)
@@ -95,10 +102,14 @@ async def test_what_is_ended_while_an_agent_stops_does_not_go_on(autojump_clock,
         ended.add(session.id)
 
     await stop_in_a_turn(journal, "stop", end)
+    async with open_runtime(journal=journal) as runtime:
+        states = {each: (await runtime.rebuild(each)).state for each in ("idle", "at work")}
     left = {
         "interrupt": set(await journal.unfinished("clerk")),
         "aclose": {each.session_id for each in await journal.sessions() if not each.closed},
         "unschedule": {each for each, due in await journal.due("clerk") if due},
+        "hand_back": {each for each, state in states.items() if handover_in(state).agent},
+        "set_mode": {each for each, state in states.items() if MODES.mode_of(state) != "two"},
     }
     assert (ended, left[what]) == ({"idle"}, {"at work"})
 
