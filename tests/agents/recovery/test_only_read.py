@@ -5,6 +5,7 @@ import trio
 
 from actgent import Agent, BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFailed
+from actgent.events import TurnEnded
 from actgent.journal.grouped.group import FLUSH_DELAY_SECONDS
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted, Appended, Delivered, Ended, Opened, Said
@@ -82,6 +83,34 @@ async def test_what_a_handler_hears_is_written_before(hears, autojump_clock):
         assert kinds_of(journal) == [[Accepted], [Appended, Said], [Delivered, Ended]]
 
 
+async def test_what_hooks_hear_is_written_before(autojump_clock):
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent, written = BareAgent("a", llm=ScriptedLLM(["hi"])), []
+
+        @agent.on_message
+        def hear(message):
+            if message.sender.kind == "assistant":
+                written.append([Appended, Said] in kinds_of(journal))
+
+        await runtime.start(agent)
+        session = await agent.create_session("ada", "one", session_id="s")
+        await session.wait_idle()
+        assert written == [True]
+
+
+async def test_what_observers_hear_the_end_of_is_written_before(autojump_clock):
+    """What they look at then survives."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        async with runtime.events() as events:
+            journal.rows.clear()
+            await session.chat("one")
+            while not isinstance(await events.receive(), TurnEnded):
+                pass
+            assert kinds_of(journal) == [[Accepted], [Appended, Said]]
+
+
 async def test_what_a_caller_waits_for_is_written_before(autojump_clock):
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
@@ -156,18 +185,18 @@ async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
 
 
 class Muttering(Protocol):
-    """Says something, and goes on in the same turn."""
+    """Says something, thinks, and says something else, all in one turn."""
 
     name = "muttering"
     template = "x"
 
     def read(self, answer, view):
-        said = Say(text=answer.text)
-        return [said] if view.stage == "end" else [said, Continue("end", "Go on.")]
+        said, goes_on = Say(text=answer.text), Continue("end" if view.stage else "thinks", "Go on.")
+        return {"end": [said], "thinks": [goes_on]}.get(view.stage, [said, goes_on])
 
 
 async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
-    """A second answer is asked for when the first one is there, so that a crash meanwhile repeats the second alone."""
+    """A second answer is asked for when the first one is there, so that a crash repeats what comes behind alone; that waits for nothing."""
     async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
         found = []
 
@@ -180,8 +209,9 @@ async def test_what_a_turn_goes_on_behind_is_written_before(autojump_clock):
         journal.rows.clear()
         await session.chat("one")
         await session.wait_idle()
-        assert found == [[[Accepted]], [[Accepted], [Appended, Said, Delivered]]]
-        assert kinds_of(journal)[2:] == [[Said, Said, Delivered, Ended]]
+        first = [[Accepted], [Appended, Said, Delivered]]
+        assert found == [[[Accepted]], first, first]
+        assert kinds_of(journal) == [*first, [Said] * 4 + [Delivered, Ended]]
 
 
 async def test_a_relaxed_journal_is_not_hurried(autojump_clock):
