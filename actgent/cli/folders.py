@@ -22,9 +22,10 @@ def new(name: str, terminal: Terminal, *, protocol: str = "simple") -> int:
     """Make a folder, in the current one where its name has no path."""
     path = Path(name)
     made = new_folder(path.parent, path.name, protocol=protocol)
+    keyless = "" if protocol == "goal" else "; without a key both with --offline"
     terminal.line(
-        f"made {made.path}: try `actgent check {name}`, `actgent run {name}` (without a key with --offline), its test with "
-        f"pytest, and its case with `actgent eval {name}`"
+        f"made {made.path}: try `actgent check {name}`, its test with pytest, `actgent run {name}`, and its case with "
+        f"`actgent eval {name}`{keyless}"
     )
     return 0
 

@@ -13,6 +13,8 @@ import trio
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.cli.main import main
+from actgent.definitions.scaffold import new_folder
+from actgent.protocols import PROTOCOLS
 
 ACTGENT = Path(sys.executable).with_name("actgent")
 CASES = """
@@ -144,6 +146,16 @@ def test_the_cases_of_a_folder_with_several_models_and_prompts(run, tmp_path, no
     }
     assert rows == wanted, done
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("protocol", sorted(PROTOCOLS.keys() - {"goal"}))
+def test_what_new_makes_passes_offline(protocol, run, tmp_path):
+    """The script says what it was told, in each turn, so that a new folder's own case passes; a goal's needs a tool."""
+    folder = new_folder(tmp_path, "helper", protocol=protocol).path
+    two = """{"input": ["I am Ada.", "I am Bob."], "contains": "come to me: 'I am Bob.'"}"""
+    (folder / "tests" / "two.jsonl").write_text(two, encoding="utf-8")
+    code, out, _ = run("helper", "--offline")
+    assert (code, "2 of 2" in out) == (0, True), out
 
 
 def test_cases_of_a_journal(run, tmp_path):

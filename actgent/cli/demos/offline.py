@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from actgent.agents.agent import Agent
 from actgent.errors import ConfigurationError
-from actgent.llm.base import LLM, Chat
+from actgent.errors.printable import quoted
+from actgent.llm.base import LLM, Chat, ChatMessage
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import Text, ToolCall
+from actgent.protocols.base import Protocol
 from actgent.testing.dialects import ProviderRequest
 from actgent.testing.provider import Scripted, Slow
 from actgent.tools.base import Tool
@@ -81,29 +83,41 @@ def _words(text: str) -> str:
 
 _STAND_IN = (
     "I am a script in the place of a model, so that this agent can be tried without a key: its prompt, forms and "
-    "tools are loaded, and what you said has come to me."
+    "tools are loaded, and what you said has come to me"
 )
 
 
-def _said(chat: Chat) -> list[str]:
-    """The texts of the model so far."""
-    answers = [message.parts for message in chat.messages if message.role == "assistant"]
-    return ["".join(part.text for part in parts if isinstance(part, Text)) for parts in answers]
+def _words_of(message: ChatMessage) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, Text))
 
 
-def _next(script: Sequence[str], chat: Chat) -> str:
-    """Return the line behind the one that was said last; the script begins anew behind its last."""
-    said = _said(chat)
-    place = script.index(said[-1]) + 1 if said and said[-1] in script else 0
-    return script[place % len(script)]
+def _line_behind(said: str, script: Sequence[str]) -> int:
+    """Return which line comes next; the script begins anew behind its last. What was quoted in a line does not matter."""
+    for number, line in enumerate(script, 1):
+        head, stands_in, _ = line.partition(_STAND_IN)
+        if said.startswith(head + stands_in):
+            return number % len(script)
+    return 0
+
+
+def _next(protocol: Protocol, chat: Chat) -> str:
+    """Return the next line of the script, which quotes what its turn began with."""
+    script = protocol.script(_STAND_IN)
+    begun, place = 0, 0
+    for number, message in enumerate(chat.messages, 1):
+        if message.role == "assistant":
+            place = _line_behind(_words_of(message), script)
+            begun = begun if place else number
+    heard = next((_words_of(each) for each in chat.messages[begun:] if each.role == "user"), "")
+    return protocol.script(f"{_STAND_IN}: {quoted(heard)}" if heard else f"{_STAND_IN}.")[place]
 
 
 def stand_in() -> tuple[LLM, Callable[[Agent], None]]:
     """A model for an agent that is not made yet, and the function that is told which one it is then."""
-    script: list[str] = [_STAND_IN]
+    protocols: list[Protocol] = []
 
     def answer_in_form(chat: Chat) -> str:
-        return _next(script, chat)
+        return _next(protocols[0], chat)
 
     def fit(agent: Agent) -> None:
         if agent.protocol.name == "goal" and list(agent.tools):
@@ -111,6 +125,6 @@ def stand_in() -> tuple[LLM, Callable[[Agent], None]]:
                 "this agent works towards a goal by its tools, whose arguments no script can choose: name a model, or "
                 "test it with a script of your own (ScriptedLLM)"
             )
-        script[:] = agent.protocol.script(_STAND_IN)
+        protocols[:] = [agent.protocol]
 
     return ScriptedLLM(answer_in_form, chunk=CHUNK, chunk_delay=GAP, name="offline"), fit
