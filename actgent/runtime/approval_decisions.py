@@ -42,8 +42,7 @@ async def decide(
 ) -> None:
     """Decide an approval; see `Session.answer`."""
     running.lifecycle.check_open(context)
-    if context.parent is None:  # else a turn that still runs may wait for it
-        running.lifecycle.leaving.check_stays(context.id)
+    running.lifecycle.leaving.check_decided_here(context)
     if not isinstance(decision, BY_PEOPLE):
         meant = f"{decision.__name__}()" if isinstance(decision, type) else "Approve() or Reject(reason)"
         raise ConfigurationError(

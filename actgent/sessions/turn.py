@@ -19,6 +19,7 @@ from actgent.journal.records import Fitting
 from actgent.messages import Message, ToolResult
 from actgent.protocols.growing import Growth
 from actgent.support.quick_init import maker
+from actgent.tools.execution import Batch
 
 from .waiting.approval_ledger import PendingCalls
 from .waiting.turn_checkpoint import TurnCheckpoint, TurnProgress
@@ -182,6 +183,8 @@ class Turn:
     """The part that was done already, if the turn goes on after a restart."""
     lent_slots: int = 0
     """The number of its tools and handlers that wait for other turns."""
+    batch: Batch | None = None
+    """Its calls, while they run."""
     listeners: tuple[TurnFuture, ...] = ()
     """The futures of those who want to know its outcome."""
     joined: tuple[Message, ...] = ()

@@ -157,6 +157,16 @@ class Batch:
         """The results that are there."""
         return tuple(self._finished.values())
 
+    def count_left(self) -> int:
+        """Count the calls that have no result yet."""
+        return len(self.calls) - len(self._finished)
+
+    def may_run_again(self) -> bool:
+        """Return True if nothing happens twice where the calls that have no result yet run again from their beginnings."""
+        left = (call for place, call in enumerate(self.calls) if place not in self._finished)
+        tools = [self.registry.get(call.name) for call in left]
+        return all(tool is not None and tool.effect != "once" and not tool.calls_tools for tool in tools)
+
     # --- running them ----------------------------------------------------------------------
 
     async def run(self) -> None:

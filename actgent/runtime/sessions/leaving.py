@@ -70,6 +70,18 @@ class Leaving:
         if self.is_held(session_id):
             raise SessionMoved(self.runner.name, session_id)
 
+    def check_decided_here(self, context: SessionContext) -> None:
+        """Refuse what a person decides in a session that is about to leave, unless a turn is waited for that may wait for it.
+
+        Raises:
+            SessionMoved: it is about to leave.
+        """
+        above = context.parent
+        while above is not None and (above.turn is None or is_stalled(above)):
+            above = above.parent
+        if above is None:
+            self.check_stays(context.id)
+
     def epoch_of(self, session_id: str) -> int:
         """The epoch under which a session is read and written; asked before it is read.
 
@@ -201,3 +213,22 @@ class Leaving:
                     self._scopes.pop(session_id, None)
         if scope.cancelled_caught:
             raise SessionMoved(self.runner.name, session_id)
+
+
+def is_stalled(context: SessionContext) -> bool:
+    """Return True if nothing goes on in a session before people decide: its turn waits for them, or all its calls for such ones below.
+
+    Those calls find again what they have asked, wherever they run again.
+    """
+    turn = context.turn
+    if turn is None or turn.batch is None:
+        return turn is None and context.suspension is not None
+    asked = [each for each in (context.children or {}).values() if _is_awaited(each)]
+    is_waiting = turn.lent_slots == len(asked) >= turn.batch.count_left() > 0
+    return is_waiting and turn.batch.may_run_again() and all(map(is_stalled, asked))
+
+
+def _is_awaited(child: SessionContext) -> bool:
+    """Return True if a call waits for what a session comes to."""
+    task = child.task
+    return not (task is None or task.reports or task.is_unclaimed or task.future.done.is_set())

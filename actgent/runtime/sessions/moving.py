@@ -22,11 +22,13 @@ from actgent.sessions.turn import Turn
 from actgent.support.logs import Each, logger_of
 
 from .elsewhere import Elsewhere
-from .leaving import IsLeft
+from .leaving import IsLeft, is_stalled
 from .recovering import SIDE_BY_SIDE, Choose, take_up
 
 GRACE = 2.0
 """Seconds that running turns have to end where their sessions are about to leave."""
+LOOK = 0.05
+"""Seconds between two looks at whether a turn that runs waits for people by now, itself or by what it has asked."""
 _log = logger_of(__name__)
 
 
@@ -94,13 +96,16 @@ class Moving:
         """A block in which sessions are not here any more: let another process have them in it, e.g. by `journal.give_back`.
 
         Before it, nothing new is taken for them (`SessionMoved`), running turns have `grace` seconds to end, and all that
-        they did is written; then they leave as by `evict`. Messages that wait for their turn stay accepted in the journal,
-        for whoever goes on with it. Behind the block a session that is still owned is opened again when it is asked for.
+        they did is written; then they leave as by `evict`. A turn that waits for people is not waited for, nor is one that
+        waits for nothing but those: what it has asked is found again. Messages that wait for their turn stay accepted in the
+        journal, for whoever goes on with it. Behind the block a session that is still owned is opened again when it is asked for.
         """
         self.drains.append(is_leaving)
         try:
             with trio.move_on_after(grace):
                 await self._let_end(is_leaving)
+                await self._write(is_leaving)
+                await self._let_end(is_leaving)  # what a person was just deciding goes on
             await self._write(is_leaving)
             await self.evict(is_leaving)
             yield
@@ -108,21 +113,23 @@ class Moving:
             self.drains.remove(is_leaving)
 
     async def _let_end(self, is_leaving: IsLeft) -> None:
-        """Wait for the turns that run."""
+        """Wait for the turns that run, but for those that wait for people."""
         while running := self._hold_back(is_leaving):
-            for turn in running:
-                await _wait_ended(turn)
+            for context, turn in running:
+                while context.turn is turn and not is_stalled(context):
+                    with trio.move_on_after(LOOK):
+                        await _wait_ended(turn)
         await trio.lowlevel.checkpoint()
 
-    def _hold_back(self, is_leaving: IsLeft) -> list[Turn]:
+    def _hold_back(self, is_leaving: IsLeft) -> list[tuple[SessionContext, Turn]]:
         """Let no turn of sessions above all begin, and return those that run."""
         running = []
         for opener in self.agents.openers:
             for context in _sessions_of(opener.running, is_leaving):
                 if context.parent is None:  # what is said to the others is of turns that run
                     opener.running.lifecycle.leaving.send_on(context)
-                if context.turn is not None:
-                    running.append(context.turn)
+                if context.turn is not None and not is_stalled(context):
+                    running.append((context, context.turn))
         return running
 
     async def _write(self, is_leaving: IsLeft) -> None:
@@ -130,7 +137,7 @@ class Moving:
         async with trio.open_nursery() as nursery:
             for opener in self.agents.openers:
                 for context in _sessions_of(opener.running, is_leaving):
-                    if context.turn is None and context.log is not None:
+                    if context.log is not None and (context.turn is None or is_stalled(context)):
                         nursery.start_soon(_flush, context.log)
 
     async def take_up(

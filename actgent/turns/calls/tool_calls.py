@@ -112,6 +112,7 @@ class ToolCaller:
             if turn.listeners:
                 await self._tell_readers(context, turn, known)
             control.expose()
+            turn.batch = batch
             if (board := self._board(context, turn)) is None:
                 await batch.run()
             else:
@@ -126,6 +127,7 @@ class ToolCaller:
             is_over = True
             raise
         finally:
+            turn.batch = None
             control.cover()
             if turn.pending_approvals is None:
                 results = self._close(context, turn, message, batch, stage, is_over=is_over)

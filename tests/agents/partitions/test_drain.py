@@ -17,9 +17,9 @@ def of(runtime, number):
 class Slow:
     """An agent whose answers wait for a gate."""
 
-    def __init__(self, tools=()):
+    def __init__(self, tools=(), name="clerk"):
         self.gate, self.asked = trio.Event(), []
-        self.agent = BareAgent("clerk", llm=ScriptedLLM(self._answer), tools=list(tools))
+        self.agent = BareAgent(name, llm=ScriptedLLM(self._answer), tools=list(tools))
 
     async def _answer(self, chat):
         self.asked.append(chat.messages[-1].parts[0])
@@ -284,42 +284,63 @@ async def test_a_turn_that_may_end_may_ask_others(open_node, id_in, until):
         assert again.history[-1].text == "done"
 
 
+class Payments:
+    """A boss that asks a clerk to pay, which a person has to allow, and what was paid."""
+
+    def __init__(self, *calls, tools=()):
+        self.paid, self.asked, self.gate = [], [], trio.Event()
+        self.gate.set()
+
+        @tool(approval=True)
+        async def pay(amount: int) -> str:
+            """Pay."""
+            self.paid.append(amount)
+            return "paid"
+
+        async def pays(chat):
+            self.asked.append("clerk")
+            await self.gate.wait()
+            return "done" if chat.messages[-1].role == "tool" else ToolCall("pay", {"amount": 7})
+
+        def asks(chat):
+            self.asked.append("boss")
+            is_asked = chat.messages[-1].role == "tool"
+            return "done" if is_asked else [ToolCall("clerk", {"task": "pay"}), *calls]
+
+        self.clerk = BareAgent("clerk", llm=ScriptedLLM(pays, keep=0), tools=[pay])
+        self.boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[self.clerk.as_tool(), *tools])
+
+
 async def test_a_person_may_decide_what_a_running_turn_waits_for(open_node, id_in, until):
-    """Or the drain would take its whole grace for it. What waits by itself is the next owner's to go on with."""
-    paid = []
+    """As something else goes on in it, for which its drain waits. What waits by itself is the next owner's to go on with."""
+    slow = trio.Event()
 
-    @tool(approval=True)
-    async def pay(amount: int) -> str:
-        """Pay."""
-        paid.append(amount)
-        return "paid"
+    @tool
+    async def dig() -> str:
+        """Dig."""
+        await slow.wait()
+        return "dug"
 
-    def pays(chat):
-        return "done" if chat.messages[-1].role == "tool" else ToolCall("pay", {"amount": 7})
-
-    def asks(chat):
-        return "done" if chat.messages[-1].role == "tool" else ToolCall("clerk", {"task": "pay"})
-
-    clerk = BareAgent("clerk", llm=ScriptedLLM(pays, keep=0), tools=[pay])
-    boss = BareAgent("boss", llm=ScriptedLLM(asks), tools=[clerk.as_tool()])
+    here = Payments(ToolCall("dig", {}), tools=[dig])
     async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
-        await one.start(boss)
-        alone = await clerk.create_session("ada", "go", session_id=id_in(0, nth=1))
-        session = await boss.create_session("ada", "go", session_id=id_in(0))
+        await one.start(here.boss)
+        alone = await here.clerk.create_session("ada", "go", session_id=id_in(0, nth=1))
+        session = await here.boss.create_session("ada", "go", session_id=id_in(0))
         await until(lambda: alone.approvals and session.approvals)
         nursery.start_soon(_drain, one, 200)
         await until(lambda: one.drains)
         with pytest.raises(SessionMoved):
             await alone.answer(alone.approvals[0], Approve())
         await session.answer(session.approvals[0], Approve())
+        slow.set()
         await until(lambda: not one.drains)
-        assert paid == [7]
-        again = await boss.open_session(session.id)
+        assert here.paid == [7]
+        again = await here.boss.open_session(session.id)
         assert again.history[-1].text == "done"
-        still = await clerk.open_session(alone.id)
+        still = await here.clerk.open_session(alone.id)
         await still.answer(still.approvals[0], Approve())
         await still.wait_idle()
-    assert paid == [7, 7]
+    assert here.paid == [7, 7]
 
 
 async def _chat(session, text, accepted, message_id=None):
@@ -350,3 +371,111 @@ async def test_who_was_drained_and_keeps_the_partition_goes_on(open_node, id_in)
         assert (await agent.run("more", session=again)).text == "ok"
         assert len(again.history) == 4
         assert not any(isinstance(each, Failure) for each in again.history)
+
+
+async def test_nobody_waits_for_a_turn_that_waits_for_a_person_below_it(open_node, id_in, until):
+    """Its drain takes nothing of its grace; the next owner asks nothing anew, and the person decides there."""
+    here, there = Payments(), Payments()
+    async with open_node("one", take=[0]) as one, open_node("two") as two:
+        await one.start(here.boss)
+        await two.start(there.boss)
+        session = await here.boss.create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: session.approvals)
+        with trio.fail_after(60):
+            async with one.drain(of(one, 0), grace=3600):
+                await one.journal.give_back([0])
+        await two.journal.take([0])
+        await two.take_up()
+        moved = await there.boss.open_session(session.id)
+        await until(lambda: moved.approvals)
+        await moved.answer(moved.approvals[0], Approve())
+        await moved.wait_idle()
+        assert moved.history[-1].text == "done"
+    assert (here.paid, there.paid) == ([], [7])
+    assert (here.asked, there.asked) == (["boss", "clerk"], ["clerk", "boss"])
+
+
+@pytest.mark.parametrize("is_below", [False, True])
+async def test_nobody_waits_for_a_turn_that_begins_to_wait_for_a_person(open_node, id_in, until, is_below):
+    """While its drain lasts: itself, or by what it has asked."""
+    here = Payments()
+    here.gate = trio.Event()
+    agent = here.boss if is_below else here.clerk
+    async with open_node("one", take=[0]) as one:
+        await one.start(here.boss)
+        session = await agent.create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: "clerk" in here.asked)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_drain, one, 3600)
+                await until(lambda: one.drains)
+                here.gate.set()
+        again = await agent.open_session(session.id)
+        await until(lambda: again.approvals)
+        await again.answer(again.approvals[0], Approve())
+        await again.wait_idle()
+        assert again.history[-1].text == "done"
+    assert here.asked.count("boss") == 2 * is_below
+    assert (here.asked.count("clerk"), here.paid) == (2, [7])
+
+
+async def test_what_nobody_is_waited_for_with_is_decided_by_the_next_owner(open_node, id_in, until):
+    """Also while the drain lasts for another session: what has just begun by that would be cut."""
+    here, slow = Payments(), Slow(name="digger")
+    async with open_node("one", take=[0]) as one, trio.open_nursery() as nursery:
+        await one.start(here.boss)
+        await one.start(slow.agent)
+        busy = await slow.agent.create_session("ada", "dig", session_id=id_in(0, nth=1))
+        asking = await here.boss.create_session("ada", "go", session_id=id_in(0))
+        told = await slow.agent.create_session("ada", session_id=id_in(0, nth=2))
+        await told.delegate("clerk", "pay")
+        await until(lambda: asking.approvals and told.approvals and slow.asked)
+        nursery.start_soon(_drain, one, 3600)
+        await until(lambda: one.drains)
+        for session in (asking, told):
+            with pytest.raises(SessionMoved):
+                await session.answer(session.approvals[0], Approve())
+        assert busy.status == "working"
+        slow.gate.set()
+        await until(lambda: not one.drains)
+        assert not here.paid
+        for each in await one.approvals():
+            await here.clerk.answer(each, Approve())
+        for agent, session in ((here.boss, asking), (slow.agent, told)):
+            again = await agent.open_session(session.id)
+            await until(lambda again=again: again.status == "idle" and len(again.history) > 1)
+    assert here.paid == [7, 7]
+
+
+class Deciding(PartitionedJournal):
+    """A journal that writes what people decide when it may."""
+
+    is_held = False
+    gate = None
+
+    async def _write_group(self, group, begun=None):
+        if any(b"decided" in each.step.body for each in group):
+            self.is_held = True
+            await self.gate.wait()
+        await super()._write_group(group, begun)
+
+
+async def test_what_is_decided_as_a_drain_begins_goes_on_before(open_node, id_in, until):
+    """It runs once: it would be cut as it begins, and nobody would know whether it ran."""
+    here = Payments()
+    async with open_node("one", take=[0], kind=Deciding) as one, trio.open_nursery() as nursery:
+        one.journal.gate = trio.Event()
+        await one.start(here.clerk)
+        session = await here.clerk.create_session("ada", "go", session_id=id_in(0))
+        await until(lambda: session.approvals)
+        nursery.start_soon(session.answer, session.approvals[0], Approve())
+        await until(lambda: one.journal.is_held)
+        nursery.start_soon(_drain, one, 3600)
+        await until(lambda: one.drains)
+        one.journal.gate.set()
+        await until(lambda: not one.drains)
+        again = await here.clerk.open_session(session.id)
+        await again.wait_idle()
+        results = [each for message in again.history for each in message.tool_results]
+        assert [(each.status, each.content) for each in results] == [("success", "paid")]
+    assert here.paid == [7]
