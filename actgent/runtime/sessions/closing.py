@@ -43,6 +43,9 @@ async def close_tree(
         JournalError: they are closed, and the journal does not know.
         SessionMoved: another process goes on with them.
     """
+    if context.is_silent and journal is not None:
+        await _close_unerased(context.key, journal, opener_of)
+        return
     closing = _Closing(context, journal, opener_of)
     with ExitStack() as keeping:
         keeping.enter_context(host_of(context).kept(context))
@@ -135,6 +138,16 @@ async def close_below(key: SessionKey, journal: Journal, opener_of: Callable[[st
         for head in below:
             if not head.closed:
                 await _close_stored(head.key, journal, opener_of)
+
+
+async def _close_unerased(
+    key: SessionKey, journal: Journal, opener_of: Callable[[str], SessionOpener]
+) -> None:
+    """Close a session that was to be erased, and all below it, as far as the journal has them still: perhaps it failed at that."""
+    if (head := await journal.head(*key)) is not None:
+        await close_below(key, journal, opener_of)
+        if not head.closed:
+            await _close_stored(key, journal, opener_of)
 
 
 async def _open_below(key: SessionKey, journal: Journal) -> bool:

@@ -1,6 +1,6 @@
 """Trees that are closed when only their roots are in memory, as after a restart."""
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 import trio
@@ -132,6 +132,31 @@ async def test_what_fails_as_it_is_opened_to_be_closed_stays_open(autojump_clock
             assert await open_ones(journal) == ["waits"]
     assert not [each.message for each in caplog.records if "restarts" in each.message]
     assert [each.message for each in caplog.records if "waits stays open" in each.message]
+
+
+class FailsToErase(WrappedJournal):
+    """Erases nothing."""
+
+    async def delete(self, session_id, *, agent=None):
+        raise JournalFailed("the disk is away")
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+async def test_what_could_not_be_erased_is_closed_as_anything_else(autojump_clock, is_held):
+    """With all below it; also where it was not over as it was to be erased, so that the journal has it open."""
+    async with MemoryJournal().running() as inner:
+        await make_tree(inner)
+        clerk, helper, _ = make_agents()
+        async with open_runtime(journal=FailsToErase(inner)) as runtime:
+            for agent in (clerk, helper):
+                await runtime.start(agent)
+            root = await clerk.open_session("root")
+            held = runtime.agents.opener("clerk").running.lifecycle.kept(root._context)
+            with held if is_held else nullcontext(), pytest.raises(JournalFailed):
+                await runtime.delete_session("root")
+            assert await open_ones(inner) == sorted(["last", "waits", *(["root"] if is_held else [])])
+            await root.aclose()
+            assert await open_ones(inner) == []
 
 
 class Counting(WrappedJournal):
