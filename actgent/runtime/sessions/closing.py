@@ -43,7 +43,7 @@ async def close_tree(
         JournalError: they are closed, and the journal does not know.
         SessionMoved: another process goes on with them.
     """
-    if context.is_silent and journal is not None:
+    if context.is_silent and journal is not None and not host_of(context).is_stopping:
         await _close_unerased(context.key, journal, opener_of)
         return
     closing = _Closing(context, journal, opener_of)
