@@ -298,6 +298,39 @@ async def test_an_epoch_that_is_given_twice_has_one_owner(postgres_url, writer_i
             assert await b.look() == []
 
 
+@pytest.mark.parametrize("has_written", [True, False])
+async def test_a_step_is_not_written_under_a_later_epoch(postgres_url, writer_in, monkeypatch, has_written):
+    """Its partition is lost, and taken again, while what it is to stand behind is read: the other may have written there."""
+    heard = []
+    async with (
+        open_node(postgres_url, "a", take=[0], on_lost=heard.append) as a,
+        open_node(postgres_url, "b") as b,
+    ):
+        writer = writer_in(a, 0)
+        await writer.open()
+        read_parents = a._read_parents
+
+        async def lose_meanwhile(*args):
+            await read_parents(*args)
+            monkeypatch.undo()
+            await b.take([0])
+            if has_written:
+                await writer_in(b, 0).commit(Changed(changes={"of": "b"}))
+            assert await a.look() == [0]
+            await a.take([0])
+
+        monkeypatch.setattr(a, "_read_parents", lose_meanwhile)
+        a._heads.by_key.clear()
+        with pytest.raises(PartitionsLost):
+            await writer.commit(Changed(changes={"of": "a"}))
+        assert (heard, a.owned, a.fenced) == ([{0: 1}], {0: 3}, 1)
+        again = writer_in(a, 0)
+        before = await again.load()
+        assert len(before) == 1 + has_written
+        await again.commit(Changed(changes={"of": "a"}))
+        assert await again.load() == (*before, *again.confirmed)
+
+
 async def test_a_pool_that_is_gone_is_named(postgres_url):
     """A node says so at each look, and does not end."""
     server, _, schema = postgres_url.partition("?schema=")

@@ -80,6 +80,8 @@ class PartitionedJournal(PostgresJournal):
         self.hosts = HostTable(self._table, pool)
         self._backend: tuple[Any, ...] | None = None
         """The writer's process on the server."""
+        self._owned_before: dict[int, int] = {}
+        """What was owned when the group that is being written was begun with."""
 
     # --- owning --------------------------------------------------------------------------
 
@@ -283,6 +285,7 @@ class PartitionedJournal(PostgresJournal):
         """Write the steps whose partitions are ours; the others fail, whenever that is found out."""
         current = self._fail_lost(group)
         while current:
+            self._owned_before = {**self.owned}
             try:
                 await self._try_group(current)
             except PartitionsLost as lost:
@@ -321,8 +324,18 @@ class PartitionedJournal(PostgresJournal):
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
         fences = self._fences(head.session_id for head in heads)
+        self._check_not_taken_again(fences)
         await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITING)
         self._is_new = False
+
+    def _check_not_taken_again(self, fences: Mapping[int, int]) -> None:
+        """Raise where partitions were lost and taken again while their sessions were read: others may have written in between."""
+        again = {each for each, epoch in fences.items() if self._owned_before.get(each) != epoch}
+        if again:
+            self._heads.forget(
+                [key for key in self._heads.by_key if self.partition_of(key.session_id) in again]
+            )
+            raise PartitionsLost  # of none that are ours: the steps themselves tell under which epoch they were made
 
     def _fences(self, session_ids: Iterable[str]) -> dict[int, int]:
         """The partitions of sessions, with their epochs; raises `PartitionsLost` where some are not ours."""
