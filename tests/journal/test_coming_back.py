@@ -70,6 +70,24 @@ async def test_who_comes_back_does_not_go_on_in_another_journal(postgres_url, ma
         assert await writer.load() == writer.confirmed
 
 
+@pytest.mark.parametrize("kind", [PostgresJournal, PartitionedJournal])
+async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, monkeypatch):
+    """Nothing was replaced, and the error does not say so; the next try comes in."""
+    begin_epoch = kind._begin_epoch
+
+    def lose_before(self, connection):
+        monkeypatch.undo()
+        self._drop()
+        return begin_epoch(self, connection)
+
+    async with make(kind, postgres_url, "n").running() as journal:
+        for number in range(2):
+            monkeypatch.setattr(kind, "_begin_epoch", lose_before)
+            with pytest.raises(JournalFailed, match="database failed"):
+                await journal.acquire()
+            assert abs(await journal.acquire()) == number + 1
+
+
 def copy_schema(database, source, target):
     """What a backup that is put back makes: the same rows in other tables."""
     database.execute(f"CREATE SCHEMA {target}")

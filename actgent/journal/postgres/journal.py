@@ -99,9 +99,8 @@ class PostgresJournal(GroupedJournal):
         if self._thread is None:
             self._thread = StorageThread(f"journal {self._schema}")
         self._is_owner = False
-        await self._run(self._own)
+        epoch, self.identity, self._table_id = await self._run(self._own_anew)
         self._is_owner = True
-        epoch, self.identity, self._table_id = await self._run(self._begin_epoch)
         return epoch
 
     async def _release(self) -> None:
@@ -313,6 +312,11 @@ class PostgresJournal(GroupedJournal):
                 f"the schema {self._schema!r} of the database was removed or replaced while the journal was open: nothing is "
                 "written any more. Put it back, or end this process and start again"
             )
+
+    def _own_anew(self, connection: Connection) -> tuple[int, bytes, int]:
+        """In one transaction: between two a connection might be lost, and there is nothing yet that it could come back to."""
+        self._own(connection)
+        return self._begin_epoch(connection)
 
     def _stored_epoch(self, connection: Connection) -> int:
         meta = psycopg.sql.Identifier(self._schema, "meta")
