@@ -5,8 +5,11 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
+import trio
+import trio.testing
 
 from actgent.errors import JournalFailed
+from actgent.journal.grouped import group
 from actgent.journal.listing import SessionKey
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
 
@@ -86,6 +89,29 @@ async def test_a_connection_that_is_lost_as_one_comes_in(postgres_url, kind, mon
             with pytest.raises(JournalFailed, match="database failed"):
                 await journal.acquire()
             assert abs(await journal.acquire()) == number + 1
+
+
+@pytest.mark.parametrize("call", ["load", "look"])
+async def test_who_still_waits_for_a_server_hears_that_the_journal_was_closed(link, call, monkeypatch):
+    """By an error of the journal, and not by that of a pipe that is its own affair."""
+    link, url = link
+    monkeypatch.setattr(group, "LEAVING", 0.1)
+    journal, told = PartitionedJournal(url, node="n"), []
+
+    async def call_it():
+        try:
+            await (journal.load("s") if call == "load" else journal.look())
+        except JournalFailed as error:
+            told.append(str(error))
+
+    async with trio.open_nursery() as nursery, journal.running():
+        await journal.acquire()
+        await journal.look()
+        link.flows = trio.Event()
+        nursery.start_soon(call_it)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert told == ["the journal was closed meanwhile"]
+    link.flows.set()
 
 
 def copy_schema(database, source, target):

@@ -234,6 +234,8 @@ class PostgresJournal(GroupedJournal):
         with trio.move_on_after(patience):
             try:
                 return await self._thread.run(self._connected, fn, *args)
+            except trio.ClosedResourceError as error:
+                raise JournalFailed("the journal was closed meanwhile") from error
             except JournalFailed as error:
                 if isinstance(error.__cause__, psycopg.errors.ReadOnlySqlTransaction):
                     self._drop()

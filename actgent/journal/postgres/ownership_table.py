@@ -129,7 +129,10 @@ class OwnershipTable:
             self._thread = StorageThread(f"partitions of {self._schema}")
         thread = self._thread
         with trio.move_on_after(ANSWERING):
-            return await thread.run(self._connected, fn, *args)
+            try:
+                return await thread.run(self._connected, fn, *args)
+            except trio.ClosedResourceError as error:
+                raise JournalFailed("the journal was closed meanwhile") from error
         break_off(self._connection)
         raise JournalFailed(f"the journal's database has not said within {ANSWERING:g} s who owns what")
 
