@@ -12,6 +12,8 @@ from actgent.errors import JournalFailed
 from actgent.journal.grouped import group
 from actgent.journal.listing import SessionKey
 from actgent.journal.postgres import PartitionedJournal, PostgresJournal, statements
+from actgent.journal.records import Opened
+from actgent.messages import Sender
 
 
 def make(kind, url, node):
@@ -112,6 +114,35 @@ async def test_who_still_waits_for_a_server_hears_that_the_journal_was_closed(li
         await trio.testing.wait_all_tasks_blocked(0.01)
     assert told == ["the journal was closed meanwhile"]
     link.flows.set()
+
+
+async def test_a_tree_that_is_erased_as_the_connection_is_lost_is_gone(
+    postgres_url, make_writer, monkeypatch
+):
+    """The next try finds nothing any more, also of what stood below; one of these ids begins anew then."""
+    delete_trees, lost = PostgresJournal._delete_trees, []
+
+    def lose_behind(self, connection, *args):
+        gone = delete_trees(self, connection, *args)
+        if not lost:
+            lost.append(connection)
+            connection.execute("COMMIT")
+            self._drop()
+        return gone
+
+    async with PostgresJournal(postgres_url).running() as journal:
+        epoch = await journal.acquire()
+        top, below = (make_writer(journal, epoch, name) for name in ("top", "below"))
+        await top.open()
+        await below.commit(Opened(owner=Sender("ada"), created_at=1.0, parent_id="top"))
+        monkeypatch.setattr(PostgresJournal, "_delete_trees", lose_behind)
+        assert await journal.erase_trees([SessionKey("a", "top")]) == [SessionKey("a", "top")]
+        assert len(lost) == 1
+        assert await journal.head("a", "below") is None
+        assert await journal.sessions() == []
+        again = make_writer(journal, epoch, "below")
+        await again.turn()
+        assert await again.load() == again.confirmed
 
 
 def copy_schema(database, source, target):

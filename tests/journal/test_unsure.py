@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent.errors import JournalFailed, JournalFull
+from actgent.errors import JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.grouped.steps import encode_entry
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
@@ -31,6 +31,8 @@ class BrittleJournal(MemoryJournal):
     """What its next write raises when it is done; nothing can be read from then on."""
     is_gone = False
     erases = True
+    damaged = None
+    """The session whose head is not what was written."""
     gate = None
     """An event that writes wait for."""
 
@@ -53,6 +55,8 @@ class BrittleJournal(MemoryJournal):
     async def _read_heads(self, session_ids):
         if self.is_gone:
             raise JournalFailed("gone")
+        if self.damaged in session_ids:
+            raise JournalDamaged("its head", session_id=self.damaged.session_id)
         return await super()._read_heads(session_ids)
 
 
@@ -269,11 +273,36 @@ async def test_what_is_kept_of_a_session_is_gone_with_it_alone(make_writer, auto
         writer.write_soon(changed(1))
         await trio.sleep(0.1)
         journal.erases = is_erased
+        assert sum((await journal.counts()).values()) == 1
         with pytest.raises(JournalFailed):
             await journal.delete("s", agent="a")
         journal.error = None
         assert await numbers(writer) == ([] if is_erased else [0, 1])
         assert len(await journal.sessions()) == (not is_erased)
+        assert sum((await journal.counts()).values()) == (not is_erased)
+
+
+async def test_a_damaged_session_of_which_something_is_kept_fails_alone(make_writer, autojump_clock):
+    """Also where one was perhaps erased since, so that it is asked first which of them are there."""
+    async with BrittleJournal().running() as journal:
+        epoch = await journal.acquire()
+        writer, other = make_writer(journal, epoch), make_writer(journal, epoch, "other")
+        for each in (writer, other):
+            await each.commit(changed(0))
+        journal.error = JournalFull("no space")
+        writer.write_soon(changed(1))
+        await trio.sleep(0.1)
+        journal.erases = False
+        with pytest.raises(JournalFailed):
+            await journal.delete("other", agent="a")
+        journal.error, journal.damaged = None, KEY
+        with pytest.raises(JournalDamaged):
+            await writer.commit(changed(2))
+        await other.commit(changed(1))
+        assert await numbers(other) == [0, 1]
+        journal.damaged = None
+        await writer.commit()
+        assert await numbers(writer) == [0, 1]
 
 
 # --- processes -------------------------------------------------------------------------------

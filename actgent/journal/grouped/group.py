@@ -396,9 +396,14 @@ class GroupedJournal(StoredJournal):
                 with trio.CancelScope(shield=True):
                     yield
             except JournalFailed:
-                self._heads.by_key.clear()
-                self._queue.note_unsure()
+                self._doubt_all()
                 raise
+
+    def _doubt_all(self) -> None:
+        """Sessions may be gone, and nobody knows which."""
+        self._heads.by_key.clear()
+        self._queue.note_unsure()
+        self._onlookers.pages.forget_counts()
 
     def _forget_erased(self, gone: Sequence[SessionKey]) -> None:
         """Sessions are gone: what was kept of them would begin them again, without their first step."""
@@ -683,12 +688,22 @@ class GroupedJournal(StoredJournal):
     async def _admit(self, group: list[QueuedStep]) -> tuple[Steps, Mapping[SessionKey, Head]]:
         """The steps of a group that are to be written, and the heads before them; new sessions of ids that others have are refused."""
         if self._queue.unsure:
-            self._queue.drop_gone(await self._read_heads(sorted(self._queue.unsure)))
+            self._queue.drop_gone(await self._find_there(sorted(self._queue.unsure)))
         by_session = self._queue.by_session(group)
         if self._heads.doubts:
             await self._settle_doubts(by_session)
         before = await self._known_heads(list(by_session))
         return self._queue.refuse_seconds(group, by_session, before), before
+
+    async def _find_there(self, keys: Iterable[SessionKey]) -> set[SessionKey]:
+        """Those of some sessions that are there; a damaged one is its own affair."""
+        there = set[SessionKey]()
+        for key in keys:
+            try:
+                there.update(await self._read_heads([key]))
+            except JournalDamaged:
+                there.add(key)
+        return there
 
     async def _read_parents(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]

@@ -208,7 +208,11 @@ class PostgresJournal(GroupedJournal):
     async def _erase_trees(
         self, roots: Sequence[SessionKey], unchanged_since: float, epoch: int
     ) -> list[SessionKey]:
-        return await self._run(self._delete_trees, roots, unchanged_since, epoch)
+        connection = self._connection
+        gone = await self._run(self._delete_trees, roots, unchanged_since, epoch)
+        if self._connection is not connection:  # a try before this one may have erased more
+            self._doubt_all()
+        return gone
 
     async def _erase(self, key: SessionKey, epoch: int) -> None:
         await self._run(self._delete, key, epoch)
