@@ -171,3 +171,38 @@ def test_whoever_begins_to_wait_is_woken_once(press, monkeypatch):
         else:
             break  # it came nowhere
     assert at > 10
+
+
+def _plain(hear):
+    return lambda failure: hear()
+
+
+def _awaited(hear):
+    async def handler(failure):
+        await trio.lowlevel.checkpoint()
+        hear()
+
+    return handler
+
+
+@pytest.mark.parametrize("made", [_plain, _awaited])
+def test_a_handler_at_the_end_of_a_turn_is_within_reach(made):
+    """It is not ours, and may go on for ever."""
+    went_on = []
+
+    def hear():
+        signal.raise_signal(signal.SIGINT)
+        went_on.append(True)
+
+    async def live():
+        async with open_runtime(journal="memory:") as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+            session = await agent.create_session("ada")
+            session.on_exception(made(hear))
+            await session.chat("one")
+            await session.wait_idle()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+        trio.run(live)
+    assert went_on == []
