@@ -174,11 +174,11 @@ def test_whoever_begins_to_wait_is_woken_once(press, monkeypatch):
 
 
 def _plain(hear):
-    return lambda failure: hear()
+    return lambda _: hear()
 
 
 def _awaited(hear):
-    async def handler(failure):
+    async def handler(_):
         await trio.lowlevel.checkpoint()
         hear()
 
