@@ -7,10 +7,10 @@ import trio
 from hypothesis import given, strategies as st
 
 from actgent.errors import Interrupted
-from actgent.messages import Message, Sender, Text
+from actgent.messages import Message, Sender, Text, ToolResult
 from actgent.protocols.bare import Bare
 from actgent.runtime.turn_runner import End, FailWith, Suspend, next_step
-from actgent.sessions.turn import TRANSITIONS, Turn, TurnControl
+from actgent.sessions.turn import TRANSITIONS, Turn, TurnControl, can_go_on
 from actgent.sessions.waiting.approval_ledger import PendingCalls
 from actgent.sessions.waiting.turn_future import CallOptions
 
@@ -107,3 +107,39 @@ def test_what_follows_the_passes_of_a_turn(waits, stop, error):
             assert found is (stop or error)
         case End():
             assert (waits, stop, error) == (False, None, None)
+
+
+def said(text, *, cut=False):
+    sender = Sender("ada") if text in ("before", "now") else Sender("a", "assistant")
+    return Message(id=text, session_id="s", sender=sender, parts=(Text(text),), cut=cut)
+
+
+def came(status):
+    result = ToolResult(call_id="c", tool_name="pay", status=status)
+    return Message(id=status, session_id="s", sender=Sender("pay", "tool"), parts=(result,))
+
+
+CALLS, RAN, KEPT_OUT = said("calls"), came("success"), came("cancelled")
+NOW = [said("before"), CALLS, RAN, said("answer"), said("now")]
+"""A turn in which a tool ran, and the message of the next."""
+
+
+@pytest.mark.parametrize(
+    ("behind", "goes_on"),
+    [
+        ([], True),
+        ([said("answer")], True),
+        ([said("half an answer", cut=True)], False),
+        ([CALLS, RAN], True),
+        ([CALLS, came("outcome_unknown")], True),
+        ([CALLS, KEPT_OUT], False),
+        ([CALLS, RAN, CALLS, KEPT_OUT], True),
+    ],
+)
+def test_a_failed_turn_goes_on_where_it_is_unless_nothing_of_its_calls_ran(behind, goes_on):
+    """What earlier turns ran says nothing of this one."""
+    assert can_go_on([*NOW, *behind], "now") is goes_on
+
+
+def test_a_turn_goes_on_behind_nothing_if_nothing_was_said():
+    assert not can_go_on([], "now")
