@@ -184,6 +184,18 @@ async def test_a_journal_that_fails_keeps_what_is_only_read(autojump_clock):
             assert await records_of(follower) == WHOLE
 
 
+async def test_a_session_is_idle_where_another_process_has_its_journal(autojump_clock):
+    """What is not written is that one's to answer, and who waits hears of no error."""
+    async with NotingJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+        session = await agent.create_session("ada", session_id="s")
+        await session.chat("one")
+        await trio.sleep(1)
+        await journal.acquire()
+        await session.wait_idle()
+        assert session.status == "idle"
+
+
 class Muttering(Protocol):
     """Says something, thinks, and says something else, all in one turn."""
 

@@ -141,5 +141,5 @@ def test_a_failed_turn_goes_on_where_it_is_unless_nothing_of_its_calls_ran(behin
     assert can_go_on([*NOW, *behind], "now") is goes_on
 
 
-def test_a_turn_goes_on_behind_nothing_if_nothing_was_said():
+def test_no_turn_goes_on_where_nothing_was_said():
     assert not can_go_on([], "now")
