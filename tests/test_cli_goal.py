@@ -189,13 +189,14 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
         ({}, ("--max-iterations", "0"), "max-iterations"),
     ],
 )
-def test_wrong_use(folder, capsys, files, arguments, words):
-    """One line says what is wrong, with file and line where there is one, and the code is 2."""
+def test_wrong_use(folder, capsys, caplog, files, arguments, words):
+    """One line says what is wrong, with file and line where there is one, and the code is 2; the log does not say it, too."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     code, out, err = run(capsys, "goal", "how deep?", *arguments)
     assert (code, out) == (2, "")
     assert words in " ".join(err.split())
+    assert words not in caplog.text
 
 
 def test_a_goal_has_to_be_said(folder, capsys):

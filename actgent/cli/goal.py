@@ -15,7 +15,7 @@ from actgent.llm.settings import LLMSettings, load_models, load_settings
 from actgent.protocols.goal import Goal
 from actgent.tools.base import Tool
 from actgent.tools.outputs.results import to_text
-from actgent.toolsets.discovery import discover, output_in
+from actgent.toolsets.discovery import discover, load_files, output_in
 from actgent.toolsets.toolset import Toolset
 
 from .models import live_models
@@ -109,7 +109,7 @@ def _tools(options: GoalOptions) -> list[Tool | Toolset]:
         InvalidFolder: a named file cannot be run.
         ConfigurationError: a named file has no tools, or a folder is not there.
     """
-    named = discover(files=options.tools)
+    named = load_files(options.tools)
     if named.problems:
         raise InvalidFolder(named.problems)
     files = {place.rpartition(":")[0] or place for place in named.places.values()} | set(

@@ -76,13 +76,21 @@ def discover(
         ConfigurationError: there is no such folder.
     """
     found = _Finding()
-    for path in (*map(Path, _listed(files, "files")), *_files(folders, recursive=recursive)):
-        found.load(str(path), lambda path=path: _run_path(path))  # type: ignore[misc]
+    found.load_files((*map(Path, _listed(files, "files")), *_files(folders, recursive=recursive)))
     for name in _listed(modules, "modules"):
         found.load(name, lambda name=name: _import(name))  # type: ignore[misc]
     for name in _listed(entry_points, "entry_points"):
         found.load(f"entry point {name}", lambda name=name: _enter(name))  # type: ignore[misc]
-    return Discovery(tuple(found.tools.values()), found.places, tuple(found.problems), tuple(found.skipped))
+    for problem in found.problems:
+        _log.warning("tools cannot be loaded: %s", shown(str(problem)))
+    return found.done()
+
+
+def load_files(files: Iterable[str | os.PathLike[str]]) -> Discovery:
+    """Find tools in files that have to be there: what is wrong with one is for the caller to tell, and not in the log."""
+    found = _Finding()
+    found.load_files(map(Path, files))
+    return found.done()
 
 
 def output_in(
@@ -133,13 +141,19 @@ class _Finding:
     problems: list[InvalidFile] = attrs.field(factory=list)
     skipped: list[InvalidFile] = attrs.field(factory=list)
 
+    def done(self) -> Discovery:
+        return Discovery(tuple(self.tools.values()), self.places, tuple(self.problems), tuple(self.skipped))
+
+    def load_files(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            self.load(str(path), lambda path=path: _run_path(path))  # type: ignore[misc]
+
     def load(self, label: str, load: Callable[[], object]) -> None:
         """Take what one file, module or entry point has."""
         try:
             loaded = load()
         except InvalidFile as error:
             self.problems.append(error)
-            _log.warning("tools cannot be loaded: %s", shown(str(error)))
             return
         for made in self._made(loaded, label):
             self._take(made, label)
