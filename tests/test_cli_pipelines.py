@@ -149,13 +149,18 @@ def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
         (["run", "team.py", "--input", "topic=x", "--run", "r"], "--run goes with --journal"),
         (["run", "team.py:other", "--input", "topic=x"], "did you mean"),
         (["run", "report.json", "--input", "topic=x"], "none were given: pass agents="),
-        (["run", "none.json"], "cannot be read"),
+        (["run", "none.json"], "none.json cannot be read: there is no such file"),
+        (["run", "none"], "none cannot be read: there is no such file"),
+        (["run", "calls.txt"], "calls.txt is neither .yaml nor .json"),
+        (["run", "latin.yaml"], "latin.yaml cannot be read: it is not UTF-8"),
         (["show", "team.py", "r", "--journal", "none.db"], "none.db"),
     ],
 )
 def test_wrong_use(place, capsys, words, told, monkeypatch):
     """Told with what is wrong; nothing has run."""
     monkeypatch.chdir(place)
+    (place / "calls.txt").write_text("", encoding="utf-8")
+    (place / "latin.yaml").write_bytes(b"pipeline: caf\xe9")
     code, _, err = run(capsys, *words)
     assert code in (1, 2)
     assert told in err or (told == "did you mean" and "choose one of pipeline" in err)

@@ -99,11 +99,15 @@ def read_definition(path: str | Path) -> Mapping[str, Any]:
         ConfigurationError: it cannot be read, or is neither YAML nor JSON; an `InvalidFile` has the line.
     """
     place = Path(path)
+    if not place.exists():
+        raise ConfigurationError(f"{place} cannot be read: there is no such file")
     _check_suffix(place)
     try:
         text = place.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{place} cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{place} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{place} cannot be read: it is not UTF-8") from None
     if place.suffix != JSON_SUFFIX:
         return read_yaml(text, name=place.name).values
     try:
