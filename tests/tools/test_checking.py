@@ -450,3 +450,33 @@ def test_a_language_of_many_kinds_of_nodes_is_taken():
     schema = {"type": "object", "properties": {"node": dict(node)}, "$defs": definitions}
     assert bounded(lambda: by_tool(schema, {"node": {"type": "N1", "p0": {"type": "N59"}}})) is None
     assert "refused" not in (bounded(lambda: by_tool(schema, {"node": {"type": "no"}})) or "")
+
+
+ONE_OF = {"type": "object", "oneOf": [{"required": ["yes"]}, {"required": ["no"]}]}
+PART = {
+    "oneOf": [
+        {"properties": {"type": {"const": "text"}, "text": {"type": "string"}}, "required": ["type", "text"]},
+        {"properties": {"type": {"const": "image"}}, "required": ["type", "url"]},
+    ]
+}
+SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": PART}]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "words"),
+    [
+        (ONE_OF, {}, "exactly one of yes, no has to be there, not none"),
+        (ONE_OF, {"yes": 1, "no": 1}, "exactly one of yes, no has to be there, not yes and no"),
+        (ONE_OF, 5, '5 is not of type "object"; exactly one of yes, no has to be there, not none'),
+        ({"anyOf": ONE_OF["oneOf"]}, {}, "at least one of yes, no has to be there, not none"),
+        (SAID, "", '"" is shorter than 1 character'),
+        (SAID, 5, '5 is not of type "string"; or 5 is not of type "array"'),
+        (SAID, [{"type": "image"}], '/0: "url" is a required property'),
+        (SAID, [{"type": "x"}], '/0: /0/type: "text" was expected; or /0/type: "image" was expected'),
+        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 3, "3 is valid under more than one of the schemas listed"),
+        ({"anyOf": [True, False], "oneOf": [False]}, 3, "False schema does not allow 3"),
+    ],
+)
+def test_what_branches_ask_for_is_said(schema, value, words):
+    """By those that the value may be meant for; a choice of members is one sentence."""
+    assert compile_schema(schema, owner="a test").reason(value).startswith(words)

@@ -82,6 +82,8 @@ async def test_a_decision_counts_once(ada):
         {"expire": {}},
     ):
         assert (await decide(ada, body, waiting["id"])).status_code == 422, body
+    told = (await decide(ada, {"decision": "approve"}, waiting["id"])).json()["detail"]
+    assert "exactly one of approve, reject, edit, respond has to be there, not none" in told
     assert (await decide(ada, {"approve": {}}, "0.s1")).status_code == 404
     assert (await decide(ada, {"reject": "no"}, waiting["id"])).status_code == 204
     again = await decide(ada, {"approve": {}}, waiting["id"])

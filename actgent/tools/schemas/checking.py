@@ -42,6 +42,7 @@ _SHOWN_ERRORS = 5
 _SHOWN_CHARACTERS = 300
 _TOO_MUCH = "it is too large and too deep to be checked against this schema: pass less"
 _BRANCHES = ("anyOf", "oneOf")
+_KINDS = jsonschema_rs.ValidationErrorKind
 _DATA = ("const", "enum", "default", "examples")
 _QUOTED = ("const", "enum", "not", "required", "dependentRequired", "dependencies")
 
@@ -154,7 +155,7 @@ class CheckedSchema:
             return None
         errors = self._errors(value, steps)
         more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-        worded = "; ".join([_worded(error, root) for error in errors[:_SHOWN_ERRORS]])
+        worded = "; ".join([_worded(error, root, self._schema) for error in errors[:_SHOWN_ERRORS]])
         return f"{worded}{more}" or "it does not fit the schema"
 
     @cached_property
@@ -218,15 +219,68 @@ class CheckedSchema:
         return longest
 
 
-def _worded(error: jsonschema_rs.ValidationError, root: str) -> str:
+def _worded(error: jsonschema_rs.ValidationError, root: str, schema: Any, *, said: str = "") -> str:
+    """Word an error with its path, unless that is `said`; one of branches by what they ask for."""
+    branches = _likely(error)
+    if len(branches) == 1:
+        return "; ".join([_worded(each, root, None, said=said) for each in branches[0][:_SHOWN_ERRORS]])
     path = "".join(f"/{step}" for step in error.instance_path) or root
-    message = error.message
-    if message.startswith('{"not":'):
-        message = (
-            f"{json.dumps(error.instance)[:_SHOWN_CHARACTERS]} is not valid under the branches of the schema"
-        )
-    message = message[:_SHOWN_CHARACTERS]
-    return f"{path[:_SHOWN_CHARACTERS]}: {message}" if path else message
+    message = (_choice(error, schema) or _of_branches(error, branches, path))[:_SHOWN_CHARACTERS]
+    return f"{path[:_SHOWN_CHARACTERS]}: {message}" if path and path != said else message
+
+
+def _likely(error: jsonschema_rs.ValidationError) -> list[Sequence[jsonschema_rs.ValidationError]]:
+    """What is wrong by each branch, where all fail: by those that the value may be meant for, else why it is for none."""
+    branches: Sequence[Sequence[jsonschema_rs.ValidationError]] = getattr(error.kind, "context", ())
+    if not all(branches):
+        return []
+    apart: list[Sequence[jsonschema_rs.ValidationError]] = [
+        [each for each in branch if _tells_apart(each, error)] for branch in branches
+    ]
+    meant = [branch for branch, others in zip(branches, apart, strict=True) if not others]
+    return meant or apart
+
+
+def _tells_apart(inner: jsonschema_rs.ValidationError, outer: jsonschema_rs.ValidationError) -> bool:
+    """Return True if a value is of another type than a branch is for, or has another constant in a member."""
+    depth = len(inner.instance_path) - len(outer.instance_path)
+    return (depth == 0 and isinstance(inner.kind, _KINDS.Type)) or (
+        depth == 1 and isinstance(inner.kind, _KINDS.Constant)
+    )
+
+
+def _of_branches(
+    error: jsonschema_rs.ValidationError,
+    branches: Sequence[Sequence[jsonschema_rs.ValidationError]],
+    path: str,
+) -> str:
+    if error.message.startswith('{"not":'):
+        shown = json.dumps(error.instance)[:_SHOWN_CHARACTERS]
+        return f"{shown} is not valid under the branches of the schema"
+    if not branches:
+        return error.message
+    return "; or ".join([_worded(each[0], "", None, said=path) for each in branches])
+
+
+def _choice(error: jsonschema_rs.ValidationError, schema: Any) -> str:
+    """Name the members of which one has to be there, where that is what all branches ask for; otherwise empty."""
+    if not hasattr(error.kind, "context"):
+        return ""
+    for step in error.schema_path:
+        schema = schema.get(step) if isinstance(schema, Mapping) else None
+    asked: list[Sequence[str]] = [
+        each.get("required", ()) if _only_asks(each) else () for each in schema or ()
+    ]
+    names = [each[0] for each in asked if len(each) == 1]
+    if not names or len(names) != len(asked):
+        return ""
+    there = [name for name in names if isinstance(error.instance, dict) and name in error.instance]
+    count = "exactly" if error.schema_path[-1] == "oneOf" else "at least"
+    return f"{count} one of {', '.join(names)} has to be there, not {' and '.join(there) or 'none'}"
+
+
+def _only_asks(branch: Any) -> bool:
+    return isinstance(branch, Mapping) and branch.keys() == {"required"}
 
 
 # --- schemas -----------------------------------------------------------------------------------
