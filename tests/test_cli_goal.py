@@ -189,7 +189,7 @@ def test_models_of_the_environment(folder, capsys, monkeypatch):
         ({}, ("--max-iterations", "0"), "max-iterations"),
     ],
 )
-def test_wrong_use(folder, capsys, caplog, files, arguments, words):
+def test_wrong_use(folder, capsys, caplog, *, files, arguments, words):
     """One line says what is wrong, with file and line where there is one, and the code is 2; the log does not say it, too."""
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
