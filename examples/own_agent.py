@@ -27,7 +27,7 @@ You are {{ profile.name }}, {{ profile.role }}. Answer with a verdict and a reas
 {% endfor %}
 """
     assistant_template: ClassVar[str] = "I judge what {{ session.owner }} asks for."
-    user_template: ClassVar[str] = "{{ state.get('refused', 0) }} requests were refused so far."
+    user_template: ClassVar[str] = "requests refused so far: {{ state.get('refused', 0) }}"
     examples: ClassVar[Sequence[str]] = ("approve: it is cheap", "refuse: it is not needed")
 
 

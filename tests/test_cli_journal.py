@@ -175,7 +175,7 @@ def test_what_asks_no_model_wants_no_key(folder, no_keys, llm):
     assert (code, "digest" in out, "agent clerk differs" in complaint) == (1, True, True), complaint
     step = good("inspect", journal, "s1", "--context").split()[0]
     assert "Be kind." in good("inspect", journal, "s1", "--context", "--step", step, "--code", clerk)
-    assert "0 session(s) in the middle" in good("check", clerk, "--journal", journal)
+    assert "0 sessions in the middle" in good("check", clerk, "--journal", journal)
     code, _, complaint = actgent("replay", journal, "s1", "--fork", "f", "--agent", clerk)
     assert (code, "API key" in complaint or "no model to ask" in complaint) == (2, True)
 

@@ -82,7 +82,7 @@ async def test_lock_and_check(tmp_path, actgent):
     assert code == 0
     assert "good: + echo\n" in said
     assert "good: + prompt greet0\n" in said
-    assert "10 tools and 3 prompts of 1 servers are locked" in said
+    assert "10 tools and 3 prompts of 1 server locked" in said
     code, said, _ = await actgent("mcp", "check")
     assert (code, "10 tools and 3 prompts, as they were locked" in said) == (0, True)
     lock = tmp_path / "mcp.lock.json"

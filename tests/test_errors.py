@@ -1,9 +1,13 @@
+import ast
 import copy
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
 from actgent import errors
+from actgent.errors.printable import counted
 
 
 def some(cls):
@@ -46,6 +50,7 @@ def some(cls):
         "GuardRefused": ("polite", "be polite"),
         "DepsMissing": ("tutor", "s", "no deps were given"),
         "AddressRefused": ("localhost", "loopback"),
+        "FeedLagged": (3,),
         "CursorUnknown": ("s", 7, 1),
         "BrokerLost": ("mq1:5671", "it closed the connection"),
         "SessionMoved": ("tutor", "s"),
@@ -66,3 +71,29 @@ def test_errors_can_be_copied_and_pickled(cls):
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert type(twin) is cls
         assert (str(twin), repr(vars(twin))) == (str(error), repr(vars(error)))
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [
+        (1, ("message",), "1 message"),
+        (0, ("message",), "0 messages"),
+        (1000, ("message",), "1,000 messages"),
+        (1, ("memory", "memories"), "1 memory"),
+        (2, ("request waits", "requests wait"), "2 requests wait"),
+    ],
+)
+def test_things_are_counted_in_words(number, words, said):
+    """One thing is one, any other number of them is several."""
+    assert counted(number, *words) == said
+
+
+def test_no_number_is_left_open():
+    """Nothing is said of "1 message(s)": `counted` knows how many there are."""
+    texts = [
+        (path.name, node.value)
+        for path in Path(errors.__file__).parents[1].rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    assert [each for each in texts if re.search(r"(?<!http)\(s\)", each[1])] == []

@@ -16,9 +16,9 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 ESSENTIAL = {
     "actors.py": [
         "'What do we have?': There are 420 crowns in the till.",
-        "not delivered: 80 to till, it failed 1 times, last with PermissionError",
+        "not delivered: 80 to till, it failed 1 time, last with PermissionError",
         "'And now?': There are 500 crowns in the till.",
-        "<Runtime: 1 agents, 2 actors, 0 dead letters>",
+        "<Runtime: 1 agent, 2 actors, 0 dead letters>",
     ],
     "agent_generator.py": [
         "agent_generator: Error: The agent was not made: an agent's folder is named with",
@@ -77,7 +77,7 @@ ESSENTIAL = {
         "paper: approve, paper is used up",
         "refused: 1",
         "assistant: I judge what Ada asks for.",
-        "user: 1 requests were refused so far.",
+        "user: requests refused so far: 1",
     ],
     "own_loop.py": ["good: Oslo has 720,000 people", "calls: 2 of cheap, 2 of strong"],
     "modes.py": [

@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from actgent.errors import ActorFailed
+from actgent.errors.printable import counted
 from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
 
@@ -245,7 +246,7 @@ class ActorContext:
         envelope.failures += 1
         if envelope.failures >= self._policy.deliveries:
             self._done(envelope)
-            reason = f"it failed {envelope.failures} times, last with {type(error).__name__}"
+            reason = f"it failed {counted(envelope.failures, 'time')}, last with {type(error).__name__}"
             self._bury(envelope, reason, error=error)
 
 

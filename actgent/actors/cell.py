@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from actgent.errors import ActorFailed, ConfigurationError
+from actgent.errors.printable import counted
 from actgent.events import ActorRestarted, ActorStarted, ActorStopped, DeadLettered, EventStream
 from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
@@ -169,7 +170,7 @@ class Siblings:
         delay = (self._restarts if is_group else failed.restarts).next_delay(now)
         if delay is None:
             who = "it and its siblings" if is_group and len(self._cells) > 1 else "it"
-            reason = f"{who} failed {policy.max_restarts + 1} times in {policy.within:g} s"
+            reason = f"{who} failed {counted(policy.max_restarts + 1, 'time')} in {policy.within:g} s"
             raise ActorFailed(failed.name, reason) from error
         _log.warning("actor %s failed and restarts in %.3g s", failed.name, delay, exc_info=error)
         for cell in self._cells if is_group else (failed,):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from actgent.errors import ActorFailed
+from actgent.errors.printable import counted
 from actgent.events import EventStream
 
 from .actor import Actor, start, waiting_actor
@@ -29,7 +30,8 @@ class ActorSystem:
     def __repr__(self) -> str:
         busy = sum(1 for _ in self._around.busy())
         return (
-            f"<ActorSystem: {self.count} actors, {busy} busy, {len(self._around.dead_letters)} dead letters>"
+            f"<ActorSystem: {counted(self.count, 'actor')}, {busy:,} busy, "
+            f"{counted(len(self._around.dead_letters), 'dead letter')}>"
         )
 
     @property

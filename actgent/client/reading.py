@@ -11,6 +11,7 @@ import attrs
 
 from actgent.approvals import Approval
 from actgent.control.schedule import Schedule
+from actgent.errors.printable import counted
 from actgent.journal.records import REFUSED
 from actgent.messages import (
     NO_METADATA,
@@ -143,7 +144,7 @@ def _to_part(data: Data) -> Part:
         case "result":
             return to_result(data)
         case kind:
-            where = data.get("url") or f"{data.get('bytes', 0)} bytes"
+            where = data.get("url") or counted(data.get("bytes", 0), "byte")
             return Text(f"[{kind} {data.get('name', '')} {data['media_type']}: {where}]".replace("  ", " "))
 
 

@@ -19,6 +19,7 @@ import trio
 
 from actgent.actors.timer import Timer
 from actgent.errors import Fenced, JournalError, WireError
+from actgent.errors.printable import counted
 from actgent.journal.listing import SessionKey
 from actgent.journal.membership import LEAVING_GRACE, ClusterStatistics
 from actgent.journal.postgres import PartitionedJournal, Taken
@@ -108,7 +109,7 @@ class Node:
         self.transport = BrokerTransport(link, name="", pool=pool, owner="user")  # to sessions at other nodes
 
     def __repr__(self) -> str:
-        return f"<Node {self.name}, {len(self.journal.owned)} partitions>"
+        return f"<Node {self.name}, {counted(len(self.journal.owned), 'partition')}>"
 
     @property
     def serving(self) -> tuple[int, ...]:
@@ -346,7 +347,9 @@ class Node:
         try:
             taken = await self.journal.take(wanted)
         except (Fenced, JournalError) as error:
-            _log.warning("the database did not hand over %d partitions: %s", len(wanted), Each(str(error)))
+            _log.warning(
+                "the database did not hand over %s: %s", counted(len(wanted), "partition"), Each(str(error))
+            )
             self.figures.forget_takeovers(wanted)
             for partition in wanted:
                 self._act(self.ownership.not_taken(partition))
@@ -519,8 +522,8 @@ class Node:
         if self._is_leaving or (now.generation == self.journal.layout.generation and now.writes <= reads):
             return
         _log.error(
-            "the pool has %d partitions by now and writes the form %d, of which this node reads up to %d: it leaves; start it again",
-            now.partitions,
+            "the pool has %s by now and writes the form %d, of which this node reads up to %d: it leaves; start it again",
+            counted(now.partitions, "partition"),
             now.writes,
             reads,
         )

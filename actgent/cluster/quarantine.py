@@ -13,6 +13,7 @@ import orjson
 import trio
 
 from actgent.errors import ActgentError, JournalDamaged, JournalError, JournalFailed, JournalFull
+from actgent.errors.printable import counted
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey, is_storable
 from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
@@ -179,9 +180,9 @@ class Quarantine:
     async def _mark(self, suspect: Suspect) -> None:
         """Write that it goes on alone, before it does."""
         _log.warning(
-            "session %s was unfinished when %d processes died: it goes on alone",
+            "session %s was unfinished when %s died: it goes on alone",
             Each(suspect.key.session_id),
-            suspect.crashes,
+            counted(suspect.crashes, "process", "processes"),
         )
         await self._journal.suspects.mark_alone(suspect.key, is_alone=True)
 
@@ -202,9 +203,7 @@ class Quarantine:
         if not left:
             return
         message = left[0]
-        words = (
-            f"{suspect.crashes} processes died while it was worked on, {suspect.alone} of them with it alone"
-        )
+        words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
         await self._journal.suspects.bury(key, message.id, words)
         ended = Ended(message_id=message.id, failed=POISON, error="ActorFailed", words=words)
         entry = Entry(session_id=key.session_id, agent=key.agent, records=(ended,))

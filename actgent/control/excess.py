@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from actgent.errors.printable import counted
 from actgent.messages import ToolCall
 
 from .limits import Limits
@@ -22,7 +23,7 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
         size += _size(call.arguments)
     if size > limits.argument_bytes:
         return (
-            f"no call of this answer ran, since the arguments take {size:,} bytes, and at most "
+            f"no call of this answer ran, since the arguments take {counted(size, 'byte')}, and at most "
             f"{limits.argument_bytes:,} are taken at once: pass less"
         )
     return None

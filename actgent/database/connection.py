@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from actgent.errors import ConfigurationError, DatabaseFailed, NotSerializable
+from actgent.errors.printable import counted
 
 from .migrations import Migration
 
@@ -103,7 +104,7 @@ class DataConnection(abc.ABC):
 def _check_applied(applied: Sequence[Mapping[str, Any]], migrations: Sequence[Migration]) -> None:
     if len(applied) > len(migrations):
         raise ConfigurationError(
-            f"the database has {len(applied)} migrations, and {len(migrations)} are given: a newer program wrote it, "
+            f"the database has {counted(len(applied), 'migration')}, and {counted(len(migrations), 'is', 'are')} given: a newer program wrote it, "
             f"or {applied[len(migrations)]['name']!r} is missing from migrations="
         )
     for row, step in zip(applied, migrations, strict=False):

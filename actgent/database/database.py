@@ -12,6 +12,7 @@ from typing import Any, Self
 import trio
 
 from actgent.errors import ConfigurationError, DatabaseFailed
+from actgent.errors.printable import counted
 
 from .connection import DataConnection, Values
 from .migrations import read_migrations
@@ -170,7 +171,9 @@ class Database:
 
     def __repr__(self) -> str:
         place = self._url or self._place or "beside the journal"
-        return f"Database({place.rsplit('@', maxsplit=1)[-1]!r}, {len(self._migrations)} migrations)"
+        return (
+            f"Database({place.rsplit('@', maxsplit=1)[-1]!r}, {counted(len(self._migrations), 'migration')})"
+        )
 
 
 class CallDatabase:

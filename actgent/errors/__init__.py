@@ -94,7 +94,7 @@ import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from .printable import quoted, shown
+from .printable import counted, quoted, shown
 
 _MOST_NAMED = 20
 """Names that an error lists, at most."""
@@ -283,7 +283,7 @@ class CursorUnknown(UsageError):
         self.cursor = cursor
         self.records = records
         super().__init__(
-            f"session {quoted(session_id)} has {records} records, and its reader has seen {cursor}: it was made again, or the journal "
+            f"session {quoted(session_id)} has {counted(records, 'record')}, and its reader has seen {cursor}: it was made again, or the journal "
             "is an older copy; follow it from its beginning, after=0"
         )
 
@@ -446,7 +446,7 @@ class InboxFull(ActgentError):
         self.owner = owner
         self.capacity = capacity
         super().__init__(
-            f"the inbox of {owner} is full ({capacity} messages): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
+            f"the inbox of {owner} is full ({counted(capacity, 'message')}): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
         )
 
 
@@ -524,7 +524,7 @@ class FeedLagged(ActgentError):
     def __init__(self, lost: int) -> None:
         self.lost = lost
         super().__init__(
-            f"the reader of the feed fell behind, and {lost} steps that waited for it were let go: "
+            f"the reader of the feed fell behind, and {counted(lost, 'step that waited for it was', 'steps that waited for it were')} let go: "
             "read() gives them behind the last number that was seen; read faster, or raise capacity="
         )
 
@@ -622,7 +622,7 @@ class MemoriesFull(ActgentError):
         self.owner = owner
         self.capacity = capacity
         super().__init__(
-            f"the owner {quoted(owner)} has {capacity:,} memories, and all of them are kept: forget some, keep fewer, "
+            f"the owner {quoted(owner)} has {counted(capacity, 'memory', 'memories')}, and all are kept: forget some, keep fewer, "
             "or raise Memories(capacity=...)"
         )
 
@@ -656,7 +656,7 @@ class ThreadsLeft(ActgentError):
     def __init__(self, names: Sequence[str], grace: float) -> None:
         self.names = tuple(names)
         super().__init__(
-            f"{len(self.names)} thread(s) still ran {grace:g} s after their agent was left: {', '.join(self.names)}; "
+            f"{counted(len(self.names), 'thread')} still ran {grace:g} s after their agent was left: {', '.join(self.names)}; "
             "make these tools async, or let them check for a deadline of their own"
         )
 
@@ -748,7 +748,7 @@ class TooManySchedules(ActgentError):
         self.session_id = session_id
         self.limit = limit
         super().__init__(
-            f"session {quoted(session_id)} has {limit} schedules, and may have no more: remove some"
+            f"session {quoted(session_id)} has {counted(limit, 'schedule')}, and may have no more: remove some"
         )
 
 

@@ -25,9 +25,9 @@ def quoted(value: Any, limit: int = LIMIT) -> str:
     return repr(text) if len(text) <= limit else f"{text[:limit]!r}... ({len(text):,} characters)"
 
 
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 message` or `1,000 messages`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as `1 message` or `1,000 messages`; `plural` where that takes more than an s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def _text_of(value: Any) -> str:

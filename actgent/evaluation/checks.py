@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from actgent.errors.printable import counted
 from actgent.support.foreign import failure_of
 from actgent.tools.outputs.results import describe
 
@@ -98,7 +99,7 @@ def goal_reached(trial: Trial) -> CheckResult:
         return CheckResult("goal reached", 1.0, True)  # noqa: FBT003 - a field
     turns = 0 if told is None else told.turns
     why = "gave up" if told is not None and told.gave_up else "had not reached it"
-    return CheckResult("goal reached", 0.0, False, f"the user {why} after {turns} messages")  # noqa: FBT003
+    return CheckResult("goal reached", 0.0, False, f"the user {why} after {counted(turns, 'message')}")  # noqa: FBT003
 
 
 async def result_of(check: Check, trial: Trial) -> CheckResult:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from html import escape
 
+from actgent.errors.printable import counted
 from actgent.messages import Usage
 
 from .cases import Case, Trial
@@ -48,7 +49,7 @@ def _page(report: Report, title: str) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     yield f"<style>{_STYLE}</style></head>\n<body><h1>{name}</h1>\n"
     whole = Figures.of(report.trials)
-    yield f'<p class="sub">{len(report.cases)} cases, {whole.trials} runs: {whole.passed} passed'
+    yield f'<p class="sub">{counted(len(report.cases), "case")}, {counted(whole.trials, "run")}: {whole.passed} passed'
     yield f", {whole.errors} without an answer</p>\n"
     yield from _variants(report)
     yield from _matrix(report)

@@ -20,6 +20,7 @@ from typing import Any
 import attrs
 
 from actgent.errors import ConfigurationError, JournalKeyError
+from actgent.errors.printable import counted
 
 VARIABLE = "ACTGENT_JOURNAL_KEYS"
 SEALED = 0xE1
@@ -127,7 +128,9 @@ def _decoded(key_id: str, encoded: str) -> bytes:
     except (binascii.Error, ValueError):
         raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} is not valid base64") from None
     if len(key) != _KEY:
-        raise ConfigurationError(f"the key {key_id!r} in {VARIABLE} has {len(key)} bytes: it needs {_KEY}")
+        raise ConfigurationError(
+            f"the key {key_id!r} in {VARIABLE} has {counted(len(key), 'byte')}: it needs {_KEY}"
+        )
     return key
 
 

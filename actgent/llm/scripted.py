@@ -8,6 +8,7 @@ from typing import ClassVar
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.messages import Part, ToolCall, to_parts
 
 from .base import LLM, Answer, Chat, OnText
@@ -87,7 +88,7 @@ class ScriptedLLM(LLM):
         if position >= len(self._script):
             if not self._repeat:
                 raise ConfigurationError(
-                    f"the script of {self.name!r} has {position} answer(s), and this is call {position + 1}: "
+                    f"the script of {self.name!r} has {counted(position, 'answer')}, and this is call {position + 1}: "
                     "add answers, or pass repeat=True"
                 )
             position = 0
@@ -104,7 +105,7 @@ class ScriptedLLM(LLM):
             await on_text(text[start : start + size], 0)
 
     def __repr__(self) -> str:
-        return f"ScriptedLLM({self.name!r}, {len(self._script)} entries)"
+        return f"ScriptedLLM({self.name!r}, {counted(len(self._script), 'entry', 'entries')})"
 
 
 _Entry = Answer | BaseException | Callable[[Chat], "Said | Awaitable[Said]"]

@@ -8,6 +8,7 @@ a text file as its text, any other document as a token for 25 bytes, and as 1,00
 from collections.abc import Iterable, Sequence
 
 from actgent.errors import ContextOverflow
+from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, File, Part, Text, Thinking, ToolCall, ToolResult
 
 CHARACTERS_A_TOKEN = 4
@@ -93,6 +94,6 @@ def _words(message: ChatMessage, part: Part) -> str:
 def instead_of(messages: Sequence[ChatMessage], size: int, budget: int) -> ChatMessage:
     """Return the text that stands in the place of messages too long to be shown."""
     calls = sum(isinstance(part, ToolCall) for _, part in _parts(messages))
-    what = f"{calls} tool call{'s' if calls > 1 else ''} with all results" if calls else "A message"
+    what = f"{counted(calls, 'tool call')} with all results" if calls else "A message"
     text = f"({what}, about {tokens(size):,} tokens, cannot be shown: at most {tokens(budget):,} fit.)"
     return ChatMessage("user", (Text(text),))

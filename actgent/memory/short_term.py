@@ -6,6 +6,7 @@ from typing import Any, Self
 import attrs
 
 from actgent.errors import printable
+from actgent.errors.printable import counted
 from actgent.messages import (
     ChatMessage,
     Message,
@@ -40,7 +41,9 @@ _TOLD = "Tool results:"
 
 def left_out_notice(count: int) -> ChatMessage:
     """Return the notice that stands in the place of `n` messages that are left out."""
-    return ChatMessage("user", (Text(f"({count} earlier messages are not shown.)"),))
+    return ChatMessage(
+        "user", (Text(f"({counted(count, 'earlier message is', 'earlier messages are')} not shown.)"),)
+    )
 
 
 def missing_from(chat: Sequence[ChatMessage], notices: Iterable[ChatMessage]) -> tuple[ChatMessage, ...]:

@@ -19,7 +19,7 @@ import trio
 
 from actgent.actors.event_loop import call_from_outside
 from actgent.errors import PortalClosed, UsageError
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 from actgent.sessions.turn import running_turn
 from actgent.support.logs import logger_of
 from actgent.tools.time_limits import time_limits
@@ -244,7 +244,7 @@ def _close_all() -> None:
         thread.close(abort=True)
     if left:
         _log.warning(
-            "%d portals were open when the program ended, and their agents are stopped: use `with open_portal()`",
-            len(left),
+            "%s open when the program ended, with agents that are stopped: use `with open_portal()`",
+            counted(len(left), "portal was", "portals were"),
         )
         wait([thread.ended for thread in left], timeout=EXIT_GRACE)

@@ -33,6 +33,7 @@ from actgent.errors import (
     WouldDeadlock,
     meant,
 )
+from actgent.errors.printable import counted
 from actgent.events import EventReader, EventStream, MessageFailed
 from actgent.journal.base import Backup, Journal, SessionSummary, one_of
 from actgent.journal.listing import Cursor, SessionKey, State
@@ -279,7 +280,8 @@ class Runtime(Insight, Ratings, Moving):
     def __repr__(self) -> str:
         agents = sum(1 for _ in self._agents())
         letters = len(self.dead_letters)
-        return f"<Runtime: {agents} agents, {self.count - agents} actors, {letters} dead letters>"
+        others = counted(self.count - agents, "actor")
+        return f"<Runtime: {counted(agents, 'agent')}, {others}, {counted(letters, 'dead letter')}>"
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:

@@ -432,7 +432,7 @@ class Store(State):
         if type(number) is not int or number not in self.known:
             raise UsageError(
                 f"the store knows its states from {self._first} to {self._number} "
-                f"(the last {self._keep} actions are kept), and not {number!r}"
+                f"(of the actions, the last {self._keep} are kept), and not {number!r}"
             )
 
     # --- the journal ---------------------------------------------------------------------

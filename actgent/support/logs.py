@@ -15,7 +15,7 @@ import traceback
 
 import attrs
 
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 
 WINDOW = 60.0
 """Seconds in which records of one kind are counted together."""
@@ -110,9 +110,9 @@ def _tell(kind: _Kind) -> None:
     if kind.more:
         # Handed over below the filter, which would count it.
         logger = logging.getLogger(kind.logger)
-        text = "%s more records like this one: %s"
+        text = "%s like this one: %s"
         record = logger.makeRecord(
-            kind.logger, kind.level, __file__, 0, text, (f"{kind.more:,}", kind.last), None
+            kind.logger, kind.level, __file__, 0, text, (counted(kind.more, "more record"), kind.last), None
         )
         logger.callHandlers(record)
 

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.control.arguments import at_least_one, check_seconds
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 
@@ -103,7 +104,7 @@ class Meters:
         if meter.running >= self._limits.requests:
             raise Problem(
                 "too-many-requests",
-                f"{self._limits.requests} requests and streams of this token are open: close one of them",
+                f"this token may have {counted(self._limits.requests, 'request or stream', 'requests and streams')} open: close one",
                 limit="requests",
                 value=self._limits.requests,
             )
@@ -191,7 +192,7 @@ class OpenMessages:
         if sent.total >= self._most:
             raise Problem(
                 "too-many-requests",
-                f"{self._most} messages of this token have not ended: wait for one of them",
+                f"{counted(self._most, 'message of this token has', 'messages of this token have')} not ended: wait for one",
                 limit="messages",
                 value=self._most,
             )

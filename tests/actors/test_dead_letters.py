@@ -42,7 +42,7 @@ async def test_a_dead_letter_says_what_whom_why_and_when(world, autojump_clock):
     system, *_ = world
     (letter,) = system.dead_letters
     assert (letter.actor, letter.payload, letter.priority) == ("gate", "letter", Priority.HIGH)
-    assert letter.reason == "it failed 1 times, last with ValueError"
+    assert letter.reason == "it failed 1 time, last with ValueError"
     assert isinstance(letter.error, ValueError)
     assert letter.at > 0
 
@@ -139,7 +139,7 @@ async def test_what_one_debugs_shows_its_state(world, autojump_clock):
     await wait_all_tasks_blocked()
     await gate.tell("waits")
     assert repr(gate) == "<ActorRef 'gate', 1 waiting>"
-    assert repr(system) == "<ActorSystem: 1 actors, 1 busy, 1 dead letters>"
+    assert repr(system) == "<ActorSystem: 1 actor, 1 busy, 1 dead letter>"
     gate.stop()
     await wait_all_tasks_blocked()
     assert repr(gate) == "<ActorRef 'gate', gone>"

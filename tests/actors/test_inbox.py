@@ -198,7 +198,7 @@ def test_each_bound_raises_and_names_itself():
     with pytest.raises(InboxFull, match=r"inbox of ada is full \(3 messages\)"):
         inbox.put_nowait(Note("x", "c"), now=0)
     inbox.put_nowait(Note("x", "a", URGENT), now=0)
-    with pytest.raises(InboxFull, match=r"session a \(URGENT\) is full \(1 messages\)"):
+    with pytest.raises(InboxFull, match=r"session a \(URGENT\) is full \(1 message\)"):
         inbox.put_nowait(Note("x", "a", URGENT), now=0)
     assert not inbox.try_put(Note("x", "c"), now=0)
     assert inbox.try_put(Note("x", "b", URGENT), now=0)

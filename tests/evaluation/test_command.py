@@ -168,7 +168,7 @@ def test_cases_of_a_journal(run, tmp_path):
 
     trio.run(talk)
     code, out, _ = run("made.jsonl", "--from-journal", "agents.db", "--agent", "clerk")
-    assert (code, "1 cases" in out) == (0, True)
+    assert (code, "1 case;" in out) == (0, True)
     assert json.loads((tmp_path / "made.jsonl").read_text(encoding="utf-8"))["input"] == ["1 + 2?"]
     assert run("made.jsonl", "--from-journal", "agents.db")[0] == 2
     assert run("other.jsonl", "--from-journal", "agents.db", "--agent", "nobody")[0] == 2

@@ -67,7 +67,7 @@ async def test_an_evaluation_with_a_user():
         ("contains", False),
         ("goal reached", False),
     ]
-    assert "gave up after 1 messages" in second.results[1].reason
+    assert "gave up after 1 message" in second.results[1].reason
     assert goal_reached(first).passed
 
 

@@ -81,7 +81,9 @@ async def test_a_storage_that_stands_still_does_not_keep_the_block(autojump_cloc
             writer.write_soon(changed(1))
     assert trio.current_time() - begun <= LEAVING + 1
     told = [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
-    assert any("1 steps of 1 sessions" in each and "adas" in each for each in told) is (what == "writing")
+    assert any("1 step of 1 session unwritten" in each and "adas" in each for each in told) is (
+        what == "writing"
+    )
 
 
 async def test_a_write_in_doubt_is_named(autojump_clock, caplog, make_writer):

@@ -53,7 +53,7 @@ async def test_the_end_of_the_script():
     model = ScriptedLLM(["one", "two"])
     await model.complete(CHAT)
     await model.complete(CHAT)
-    with pytest.raises(ConfigurationError, match=r"2 answer\(s\).*call 3.*repeat=True"):
+    with pytest.raises(ConfigurationError, match=r"2 answers, .*call 3.*repeat=True"):
         await model.complete(CHAT)
 
 

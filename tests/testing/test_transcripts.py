@@ -92,8 +92,8 @@ def test_valid_transcripts(dialect, items):
 
 INVALID = [
     # calls and results
-    ("openai", [USER, said("a")], "no result right after it for the call(s) a"),
-    ("openai", [USER, said("a", "b"), result("a"), USER], "call(s) b"),
+    ("openai", [USER, said("a")], "no result right after it for a"),
+    ("openai", [USER, said("a", "b"), result("a"), USER], "after it for b"),
     ("openai", [USER, said("a"), USER, result("a")], "does not call"),
     ("openai", [USER, result("a")], "a result for a"),
     ("openai", [USER, said("a"), result("a"), result("a")], "two results for the call a"),
@@ -228,7 +228,7 @@ def test_valid_neutral_conversations():
     [
         ([], "at least one message"),
         ([CALL, neutral_results("a", "b")], "must be the user's"),
-        ([ASK, CALL, neutral_results("a")], "call(s) b"),
+        ([ASK, CALL, neutral_results("a")], "after it for b"),
         ([ASK, neutral_results("a")], "does not call"),
         ([ASK, CALL, neutral_results("a", "b"), CALL, neutral_results("a", "b")], "a stands twice"),
         ([ASK, ChatMessage("assistant", (Text("5"),))], "prefill"),

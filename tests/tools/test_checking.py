@@ -473,7 +473,11 @@ SAID = {"oneOf": [{"type": "string", "minLength": 1}, {"type": "array", "items":
         (SAID, 5, '5 is not of type "string"; or 5 is not of type "array"'),
         (SAID, [{"type": "image"}], '/0: "url" is a required property'),
         (SAID, [{"type": "x"}], '/0: /0/type: "text" was expected; or /0/type: "image" was expected'),
-        ({"oneOf": [{"minimum": 1}, {"minimum": 2}]}, 3, "3 is valid under more than one of the schemas listed"),
+        (
+            {"oneOf": [{"minimum": 1}, {"minimum": 2}]},
+            3,
+            "3 is valid under more than one of the schemas listed",
+        ),
         ({"anyOf": [True, False], "oneOf": [False]}, 3, "False schema does not allow 3"),
     ],
 )

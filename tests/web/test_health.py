@@ -46,7 +46,7 @@ async def test_it_is_not_ready_while_an_inbox_is_full(serving):
             said = await ada.post("/v1/sessions/s1/messages", json={"content": "x"})
             statuses.append(said.status_code)
         assert statuses == [202, 202, 202, 429]
-        assert await reasons_of(ada) == ["1 of 2 inboxes are full"]
+        assert await reasons_of(ada) == ["full inboxes: 1 of 2"]
         gate.set()
         with trio.fail_after(60):
             while await reasons_of(ada):

@@ -11,7 +11,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.errors import ParseError
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 from actgent.messages import Message, ToolResult, Usage
 from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
 from actgent.state.store import State
@@ -175,7 +175,7 @@ class Narration:
 
 def _end_of(progress: Progress) -> str:
     why = f" ({progress.error})" if progress.error else ""
-    return f"ended: {progress.status}{why} after {progress.iterations} model calls"
+    return f"ended: {progress.status}{why} after {counted(progress.iterations, 'model call')}"
 
 
 def to_stderr(line: str) -> None:

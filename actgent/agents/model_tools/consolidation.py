@@ -19,6 +19,7 @@ from actgent.agents.session import Session, context_of, face_of
 from actgent.control.arguments import check_seconds
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, MemoryNotFound
+from actgent.errors.printable import counted
 from actgent.llm.adapters import ModelLike
 from actgent.llm.base import Answer
 from actgent.llm.settings import LLMSettings
@@ -236,7 +237,7 @@ class Consolidation(Agent[FoundMemories]):
         total = (await (await self._of.open_session(mine.id)).messages(limit=1)).total
         if total > part.end and not mine.schedules:
             await self._schedule(mine, 1.0)
-        return f"{made} memories of the messages {part.start} to {part.end - 1}."
+        return f"{counted(made, 'memory', 'memories')} of the messages {part.start} to {part.end - 1}."
 
     async def _write(self, owner: Sender, session_id: str, part: Part, found: Iterable[FoundMemory]) -> int:
         origin = {"agent": self._of.name, "session_id": session_id, "message_id": part.message_id}

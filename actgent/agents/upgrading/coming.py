@@ -13,6 +13,7 @@ import attrs
 from actgent.agents.agent import Agent
 from actgent.approvals import Approve
 from actgent.errors import AnswerError, AskPerson
+from actgent.errors.printable import counted
 from actgent.journal.records import Record, Said
 from actgent.llm.base import Answer, StopReason
 from actgent.memory.short_term import ShortTermMemory
@@ -53,7 +54,7 @@ async def foresee(agent: Agent, session_id: str, records: Sequence[Record]) -> O
         (bad if is_bad else good).append(word)
     begun = 0 if resume is None else 1 + len(resume.joined)
     if waiting := len(restored.waiting) - min(begun, 1):
-        good.append(f"{waiting} message(s) that wait are answered")
+        good.append(counted(waiting, "waiting message is answered", "waiting messages are answered"))
     if prompt := _prompt_change(agent, context, records):
         good.append(prompt)
     return Outlook(goes_on=tuple(good), changes=tuple(bad))

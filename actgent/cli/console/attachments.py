@@ -4,6 +4,7 @@ import mimetypes
 from pathlib import Path
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.messages import File, Image, Part, Text
 
 MAX_BYTES = 20_000_000
@@ -44,9 +45,9 @@ def describe_attachment(part: Part) -> str:
     """Return what an attachment is, in a few words."""
     match part:
         case Image(media_type=kind, data=bytes(data)):
-            return f"picture {kind}, {len(data):,} bytes"
+            return f"picture {kind}, {counted(len(data), 'byte')}"
         case File(name=name, data=bytes(data)):
-            return f"{name}, {len(data):,} bytes"
+            return f"{name}, {counted(len(data), 'byte')}"
         case Text(text=text):
-            return f"{text.partition(':')[0].removeprefix('The file ')}, {len(text):,} characters"
+            return f"{text.partition(':')[0].removeprefix('The file ')}, {counted(len(text), 'character')}"
     return type(part).__name__

@@ -9,6 +9,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.session import Session
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, nearest
+from actgent.errors.printable import counted
 from actgent.messages import Part, Usage
 
 from .attachments import attachment, describe_attachment
@@ -92,7 +93,7 @@ async def _tools(talk: CommandTarget, _: str) -> None:
 
 async def _usage(talk: CommandTarget, _: str) -> None:
     talk.terminal.line(
-        f"  this session: {usage_words(talk.session.usage)}; {len(talk.session.history)} messages"
+        f"  this session: {usage_words(talk.session.usage)}; {counted(len(talk.session.history), 'message')}"
     )
 
 
@@ -125,4 +126,4 @@ COMMANDS: Mapping[str, Command] = {
 def usage_words(usage: Usage) -> str:
     """Tokens and cost in a few words."""
     cost = "cost not known" if usage.cost is None else f"${usage.cost:.4f}"
-    return f"{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out, {cost}"
+    return f"{counted(usage.input_tokens, 'token')} in, {usage.output_tokens:,} out, {cost}"

@@ -23,6 +23,7 @@ from actgent.agents.session import Session
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal
 from actgent.errors import ActgentError
+from actgent.errors.printable import counted
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.llm.scripted import ScriptedLLM
 from actgent.messages import NO_USAGE, Text, ToolCall, ToolResult, Usage
@@ -99,7 +100,7 @@ async def crowd(
     cpu = time.process_time() - cpu
     engine = await _measure_engine(shutdown, sessions=min(sessions, ENGINE_SESSIONS), agents=agents)
     rows = [*_rows(tally, elapsed), *_cost_rows(tally, cpu, engine), *memory.rows(sessions)]
-    _show(terminal, tally, rows, title=f"{sessions:,} sessions on {agents:,} agents")
+    _show(terminal, tally, rows, title=f"{counted(sessions, 'session')} on {counted(agents, 'agent')}")
     return not tally.failures
 
 

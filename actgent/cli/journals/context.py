@@ -6,6 +6,7 @@ from actgent.agents.upgrading import Recording, ShownRequest, show_request
 from actgent.cli.chat import ChatOptions, open_agent
 from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.journal.records import Fitting, Record, Said
 from actgent.messages import Usage
 
@@ -34,7 +35,7 @@ def _told(usage: Usage) -> str:
     if not usage.input_tokens:
         return "the provider did not say how long the request was"
     cached = f", {usage.cached_tokens:,} of them cached" if usage.cached_tokens else ""
-    return f"{usage.input_tokens:,} tokens shown{cached}, {usage.output_tokens:,} answered"
+    return f"{counted(usage.input_tokens, 'token')} shown{cached}, {usage.output_tokens:,} answered"
 
 
 def _why_cut(fitting: Fitting) -> str:

@@ -16,6 +16,7 @@ from rich.text import Text as Cell
 from actgent.approvals import word_for
 from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError, JournalVersion, SessionExists
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.opening import find_journal, open_journal
 from actgent.journal.records import (
@@ -291,7 +292,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Finished: lambda r: f"{r.result.call_id} {part_in_words(r.result)}",
     Changed: lambda r: f"{r.action or 'changed'} {dict(r.changes)!r}",
     ActionFailed: lambda r: f"{r.action or 'an action'} failed: {r.error}",
-    RolledBack: lambda r: f"back to {r.number} changes",
+    RolledBack: lambda r: f"back to {counted(r.number, 'change')}",
     Told: lambda r: " ".join(filter(None, (r.id, r.kind, r.name, r.text, r.data))),
     Delivered: lambda r: ", ".join(r.ids),
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else f'{r.failed} {r.error}'.rstrip()}",
@@ -299,7 +300,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     Rated: lambda r: (
         f"{r.message_id} {r.score:g} by {r.by}: {' | '.join(filter(None, (r.comment, r.expected)))}"
     ),
-    Prompted: lambda r: f"{len(r.system)} characters",
+    Prompted: lambda r: f"{counted(len(r.system), 'character')}",
     Due: lambda r: f"at {_time(r.at)}" if r.at else "nothing",
     Answered: lambda r: f"{r.message_id} {'' if r.failed is None else r.failed}: {r.text}",
     Spent: _spent,
@@ -361,7 +362,7 @@ def salvage(place: str, new: str, terminal: Terminal) -> int:
     """Carry what is good into a new file; 1 where something was lost."""
     problems = list(find_problems(_file(place)))
     saved = carry_over(_file(place), Path(new))
-    terminal.line(f"{new}: {_count(saved.sessions, 'session')} with {_count(saved.records, 'record')}")
+    terminal.line(f"{new}: {counted(saved.sessions, 'session')} with {counted(saved.records, 'record')}")
     for problem in problems:
         terminal.complain(f"lost, from there on: {problem}")
     for session_id in saved.losses:
@@ -381,7 +382,9 @@ def _file(place: str) -> Path:
 def backup(place: str, file: str, terminal: Terminal) -> int:
     """Copy a journal's file, in use or not, and read the copy."""
     saved = back_up(_file(place), Path(file), say=terminal.notice)
-    terminal.line(f"{file}: {_count(saved.sessions, 'session')} in {saved.size:,} bytes, read and good")
+    terminal.line(
+        f"{file}: {counted(saved.sessions, 'session')} in {counted(saved.size, 'byte')}, read and good"
+    )
     return 0
 
 
@@ -394,7 +397,7 @@ async def export(place: str, file: str, terminal: Terminal, *, agent: str | None
             "the journal has no such sessions: `actgent inspect` lists those that it has"
         )
     save_sessions(Path(file), sessions)
-    terminal.line(f"{file}: {_count(len(sessions), 'session')}")
+    terminal.line(f"{file}: {counted(len(sessions), 'session')}")
     return 0
 
 
@@ -413,9 +416,5 @@ async def import_(place: str, file: str, terminal: Terminal, *, new_ids: bool) -
                 f"agent {error.agent!r} has a session {error.session_id!r} already in {place}, so nothing was added: "
                 "--new-ids adds copies that have ids of their own"
             ) from None
-    terminal.line(f"{place}: {_count(len(sessions), 'session')} added")
+    terminal.line(f"{place}: {counted(len(sessions), 'session')} added")
     return 0
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,6 +10,7 @@ import attrs
 
 from actgent.cli.terminal import Terminal, one_line, printable
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.journal.records import Opened
@@ -157,5 +158,5 @@ def _fields(memory: MemoryUnit) -> Iterable[tuple[str, Any]]:
     yield from (
         (name, True) for name, is_so in (("kept", memory.is_kept), ("shared", memory.is_shared)) if is_so
     )
-    yield "recalled", f"{memory.uses} times"
+    yield "recalled", counted(memory.uses, "time")
     yield from memory.metadata.items()

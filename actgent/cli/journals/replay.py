@@ -8,6 +8,7 @@ from actgent.cli.chat import ChatOptions, arguments_of, open_agent
 from actgent.cli.folders import is_folder
 from actgent.cli.terminal import ConversationView, Terminal
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 from actgent.journal.transfer import forked, read_sessions, write_sessions
 from actgent.messages import Failure
@@ -61,7 +62,9 @@ async def fork(options: ReplayOptions, terminal: Terminal) -> int:
         await write_sessions(journal, [begun])
         await _go_on(agent, begun.session_id, journal, message=options.agent.message, heard=heard)
         count = len(await journal.load(session_id, agent=agent.name))
-    terminal.notice(f"session {session_id} has {count} records, {len(begun.records)} of them from before")
+    terminal.notice(
+        f"session {session_id} has {counted(count, 'record')}, {len(begun.records):,} of them from before"
+    )
     return 0 if heard.ok else 1
 
 

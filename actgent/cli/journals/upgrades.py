@@ -7,6 +7,7 @@ from actgent.agents.upgrading import Outlook, foresee
 from actgent.cli.folders import agents_at
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import JournalDamaged, JournalVersion, WireError
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal
 
 from .journal import looked_at
@@ -39,12 +40,12 @@ async def check_journal(place: str, target: str, terminal: Terminal) -> int:
         waiting = await journal.waiting()
     for name in sorted(waiting.keys() - agents.keys()):
         tally.missing += waiting[name]
-        terminal.line(
-            f"agent {one_line(name, 60)} is not among these: {waiting[name]} unfinished session(s) wait for it"
-        )
+        waiting_words = counted(waiting[name], "unfinished session waits", "unfinished sessions wait")
+        terminal.line(f"agent {one_line(name, 60)} is not among these: {waiting_words} for it")
     terminal.line(
-        f"{tally.sessions} session(s) in the middle: {tally.sessions - tally.changed} go on, {tally.changed} change; "
-        f"{tally.missing} wait for other agents"
+        f"{counted(tally.sessions, 'session')} in the middle: "
+        f"{counted(tally.sessions - tally.changed, 'goes on', 'go on')}, {counted(tally.changed, 'changes', 'change')}; "
+        f"{counted(tally.missing, 'waits', 'wait')} for other agents"
     )
     return 1 if tally.changed or tally.missing else 0
 
@@ -77,7 +78,7 @@ def _tell(terminal: Terminal, tally: Tally, agent: str, session_id: str, outlook
     elif tally.sessions == SHOWN + 1:
         terminal.line(f"... from here on only sessions that change, and of these at most {SHOWN}")
     if tally.sessions % PROGRESS == 0:
-        terminal.notice(f"{tally.sessions} sessions looked at")
+        terminal.notice(f"{counted(tally.sessions, 'session')} looked at")
 
 
 def _name(text: str) -> str:

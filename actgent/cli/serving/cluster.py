@@ -14,6 +14,7 @@ from actgent.cluster.operations.watching import (
     look_at_cluster,
     open_cluster_watch,
 )
+from actgent.errors.printable import counted
 from actgent.journal.postgres import DeadMessage, read_dead
 
 from .cluster_place import ClusterPlace
@@ -34,7 +35,7 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
         agents = ", ".join(one_line(each, 60) for each in node.agents) or "no agents"
         leaving = ", leaving" if node.is_leaving else ""
         terminal.line(
-            f"{node.node}: {len(node.owned)} partitions, {node.turns} turns, {agents}, actgent {node.release}{leaving}"
+            f"{node.node}: {counted(len(node.owned), 'partition')}, {counted(node.turns, 'turn')}, {agents}, actgent {node.release}{leaving}"
         )
     if not status.nodes:
         terminal.line("no node is there")
@@ -46,10 +47,12 @@ def _show(status: ClusterStatus, terminal: Terminal, *, full: bool) -> None:
     )
     lag = max((each.lag for each in status.partitions), default=0.0)
     behind = f", the last step of one {lag:.0f} s ago" if unfinished else ""
-    terminal.line(f"partitions: {said}; {waiting} requests wait, {unfinished} sessions are at work{behind}")
+    waits = counted(waiting, "request waits", "requests wait")
+    works = counted(unfinished, "session is at work", "sessions are at work")
+    terminal.line(f"partitions: {said}; {waits}, {works}{behind}")
     layout = status.layout
     terminal.line(
-        f"{layout.partitions} partitions in generation {layout.generation}; all write the form {layout.writes}"
+        f"{counted(layout.partitions, 'partition')} in generation {layout.generation}; all write the form {layout.writes}"
     )
     for each in status.partitions if full else ():
         terminal.line(_line_of(each))
@@ -75,7 +78,9 @@ async def drain_node(place: ClusterPlace, node: str, terminal: Terminal) -> int:
 async def change_partitions(place: ClusterPlace, partitions: int, terminal: Terminal) -> int:
     """Give a pool another number of partitions while no node runs."""
     moved = await repartition(place.journal_url(), place.broker_url(), place.pool, partitions)
-    terminal.notice(f"there are {partitions} partitions, and {moved} requests have changed their queue")
+    there = counted(partitions, "partition is there", "partitions are there")
+    changed = counted(moved, "request has changed its queue", "requests have changed their queue")
+    terminal.notice(f"{there}, and {changed}")
     return 0
 
 

@@ -14,6 +14,7 @@ from actgent.cli.tool_list import short_schema
 from actgent.definitions.instructions import BRAIN
 from actgent.definitions.toolset_files import SERVERS
 from actgent.errors import ActgentError, AskPerson, ConfigurationError, OutcomeUnknown, ParseError, nearest
+from actgent.errors.printable import counted
 from actgent.messages import Part, Text
 from actgent.support.files import file_change
 from actgent.support.foreign import failure_of, leaves
@@ -130,7 +131,7 @@ async def log_in(target: str, server: str, terminal: Terminal, *, again: bool = 
     try:
         count = await _authorize(chosen, terminal, again=again)
         terminal.line(
-            f"{server} is authorized, and has {count} tools; its tokens are in {chosen.oauth.tokens}"
+            f"{server} is authorized, and has {counted(count, 'tool')}; its tokens are in {chosen.oauth.tokens}"
         )
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - groups of the connection round one error
         problem = _words_of(failure_of(raised, "MCP server", server))
@@ -199,13 +200,13 @@ def _lock(path: Path, its: Sequence[tuple[MCPServer, Listing]], terminal: Termin
     for gone in sorted(old.servers.keys() - new.keys()):
         terminal.line(f"{gone}: - the server is not in the file any more")
     ToolLock(new, prompts).write(path)
-    counted = _counted(*([name for each in kind.values() for name in each] for kind in (new, prompts)))
-    terminal.line(f"{path}: {counted} of {len(new)} servers are locked")
+    told = _counted(*([name for each in kind.values() for name in each] for kind in (new, prompts)))
+    terminal.line(f"{path}: {told} of {counted(len(new), 'server')} locked")
 
 
 def _counted(tools: Sequence[Any], prompts: Sequence[Any]) -> str:
     """Word how many there are; prompts only where there are any."""
-    return f"{len(tools)} tools" + (f" and {len(prompts)} prompts" if prompts else "")
+    return counted(len(tools), "tool") + (f" and {counted(len(prompts), 'prompt')}" if prompts else "")
 
 
 def _all_differences(old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, str]]) -> list[str]:
@@ -332,7 +333,7 @@ def _withheld(server: MCPServer, answer: Listing) -> dict[str, str]:
 
 
 def _show(terminal: Terminal, server: MCPServer, answer: Listing) -> None:
-    state = f"not available: {answer.problem}" if answer.problem else f"{len(answer.tools)} tools"
+    state = f"not available: {answer.problem}" if answer.problem else counted(len(answer.tools), "tool")
     terminal.line(f"{server.name} ({server.command or server.url}): {one_line(state)}")
     withheld = _withheld(server, answer)
     for each in answer.tools:

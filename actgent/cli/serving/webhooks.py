@@ -6,6 +6,7 @@ from typing import Any
 
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError, UsageError
+from actgent.errors.printable import counted
 
 from .place import PlaceOptions
 from .remote import Lost, RemoteServer, open_remote, path_of
@@ -19,7 +20,7 @@ async def list_given_up(place: PlaceOptions, terminal: Terminal) -> int:
         terminal.notice("the server has no webhooks: `actgent serve --notify` gives it some")
     for webhook in webhooks:
         where = one_line(webhook["url"] or "the addresses of sessions", 100)
-        counts = f"{webhook['sent']} sent, {webhook['waiting']} sessions wait"
+        counts = f"{webhook['sent']} sent, {counted(webhook['waiting'], 'session waits', 'sessions wait')}"
         terminal.line(f"{webhook['id']}  {where}: {counts}, {len(webhook['failed'])} given up")
         for line in _lines(webhook["failed"]):
             terminal.line(line)

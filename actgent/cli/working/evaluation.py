@@ -21,6 +21,7 @@ from actgent.cli.programs import load_values
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.evaluation import (
     Case,
     Report,
@@ -102,7 +103,7 @@ async def make_cases(
         )
     save_cases(Path(target), cases)
     terminal.line(
-        f"{target}: {len(cases)} cases; read them before you trust them: what was said need not be right"
+        f"{target}: {counted(len(cases), 'case')}; read each before you trust it: what was said need not be right"
     )
     return 0
 

@@ -18,6 +18,7 @@ from actgent.cli.programs import load_values
 from actgent.cli.terminal import Terminal
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, nearest
+from actgent.errors.printable import counted
 from actgent.journal.opening import open_journal
 from actgent.llm.scripted import ScriptedLLM
 from actgent.runtime.runtime import open_runtime
@@ -100,7 +101,7 @@ def check_pipeline(options: PipelineOptions, terminal: Terminal) -> int:
     inputs = ", ".join(pipeline.inputs) or "none"
     terminal.line(
         f"{options.file}: pipeline {pipeline.name!r} is fine "
-        f"({len(pipeline.steps)} steps in {len(pipeline.groups)} groups; inputs: {inputs})"
+        f"({counted(len(pipeline.steps), 'step')} in {counted(len(pipeline.groups), 'group')}; inputs: {inputs})"
     )
     return 0
 

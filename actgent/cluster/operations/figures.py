@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.errors.printable import counted
 from actgent.events import EventStream, PartitionsTaken
 from actgent.journal.postgres import Taken
 from actgent.support import span_names as names
@@ -131,14 +132,15 @@ def reason_of(taken: Taken) -> str:
 
 
 def _say(count: int, before: str, reason: str, seconds: float) -> None:
+    partitions = counted(count, "partition")
     if reason == "died":
         _log.warning(
-            "took over %d partitions of %s, which has died or was cut off: they are served after %.3f s",
-            count,
+            "took over %s of %s, which has died or was cut off: served after %.3f s",
+            partitions,
             Each(before),
             seconds,
         )
     elif reason == "given_back":
-        _log.info("took over %d partitions that %s gave back, in %.3f s", count, Each(before), seconds)
+        _log.info("took over %s that %s gave back, in %.3f s", partitions, Each(before), seconds)
     else:
-        _log.info("serves %d partitions that were nobody's, after %.3f s", count, seconds)
+        _log.info("took over %s of nobody, in %.3f s", partitions, seconds)

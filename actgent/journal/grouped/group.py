@@ -30,6 +30,7 @@ from actgent.errors import (
     JournalSlow,
     UsageError,
 )
+from actgent.errors.printable import counted
 from actgent.journal.base import Entry, SessionSummary, SessionTail, Snapshot, one_of
 from actgent.journal.encryption import check_readable, current_keys
 from actgent.journal.feed import FeedReader, Written
@@ -179,8 +180,8 @@ class GroupedJournal(StoredJournal):
         if left:
             names = ", ".join(repr("/".join(key)) for key in itertools.islice(left, NAMED))
             more = "" if len(left) <= NAMED else ", ..."
-            text = "the journal was left with %d steps of %d sessions that are not written: %s%s"
-            logger.error(text, left.total(), len(left), names, more)
+            text = "the journal was left with %s of %s unwritten: %s%s"
+            logger.error(text, counted(left.total(), "step"), counted(len(left), "session"), names, more)
 
     # --- the journal ----------------------------------------------------------------------
 

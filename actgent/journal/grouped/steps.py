@@ -218,7 +218,7 @@ def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int 
     records = _decode_row_after_row(rows, first, head, identity)
     if first + len(records) - 1 != head.records:
         raise JournalDamaged(
-            f"there are {first + len(records) - 1} records of {head.records}",
+            f"its records are {first + len(records) - 1} of {head.records}",
             session_id=head.session_id,
             record=min(first + len(records) - 1, head.records) + 1,
         )

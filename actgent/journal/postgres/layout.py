@@ -11,7 +11,7 @@ from typing import TypeVar
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import quoted
+from actgent.errors.printable import counted, quoted
 
 from .cluster_tables import run_connected
 from .connecting import Connection, in_transaction
@@ -66,7 +66,7 @@ def check_layout(layout: PoolLayout, pool: str, *, reads: int) -> PoolLayout:
         )
     if layout.state == MOVING:
         raise ConfigurationError(
-            f"the pool {quoted(pool)} is on its way to {layout.partitions} partitions: no node runs until "
+            f"the pool {quoted(pool)} is on its way to {counted(layout.partitions, 'partition')}: no node runs until "
             f"`actgent cluster repartition --partitions {layout.partitions}` has ended"
         )
     return layout

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from actgent.errors import JournalDamaged, JournalFailed
+from actgent.errors.printable import counted
 
 from .lock import lock_path
 from .wal import log_path
@@ -20,8 +21,8 @@ def check_alone(path: Path, commits: int) -> None:
     if not size and not (commits and path.exists()):  # whoever removes file and log leaves nothing to save
         return
     gone = "is empty, and it was not" if path.exists() else "is missing"
-    beside = [f"{log.name} with {size:,} bytes of confirmed steps"] if size else []
-    beside += [f"{lock_path(path).name}, which has noted {commits:,} commits"] if commits else []
+    beside = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
+    beside += [f"{lock_path(path).name}, which has noted {counted(commits, 'commit')}"] if commits else []
     move = " and ".join(each.split(maxsplit=1)[0].rstrip(",") for each in beside)
     raise JournalDamaged(
         f"its file {path.name} {gone}, but beside it stands {' and '.join(beside)}: put the file back where it was, or "

@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 from actgent.support.foreign import OwnThreads, failure_of
 from actgent.support.logs import logger_of
 
@@ -42,7 +43,7 @@ class Embedder:
                 return _packed(await self._embedded(texts), len(texts))
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
             error = failure_of(raised, "embed", self.place)
-        _log.warning("no vectors of %d texts, so words alone find them: %s", len(texts), error)
+        _log.warning("no vectors of %s: only words are compared: %s", counted(len(texts), "text"), error)
         return nothing
 
     async def _embedded(self, texts: Sequence[str]) -> Vectors:
@@ -64,6 +65,6 @@ def _packed(vectors: Vectors, count: int) -> list[bytes | None]:
     packed = [array.array("f", vector).tobytes() for vector in vectors]
     if len(packed) != count or len({len(each) for each in packed}) != 1 or not packed[0]:
         raise ConfigurationError(
-            f"embed= gave {len(packed)} vectors for {count} texts, or some of different lengths: it gives one for each text"
+            f"embed= gave {counted(len(packed), 'vector')} for {counted(count, 'text')}, or some of different lengths: it gives one for each text"
         )
     return list(packed)

@@ -13,6 +13,7 @@ it is does not matter: a clock that jumps changes the order of no two memories t
 from collections.abc import Mapping, Sequence
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
 
 RANK_OFFSET = 60
 """The constant of the paper."""
@@ -80,7 +81,7 @@ def check_dimensions(there: int, given: int) -> None:
     """
     if there != given:
         raise ConfigurationError(
-            f"the vectors of these memories have {there} dimensions, and embed= gives {given}: give the function that they were "
+            f"the vectors of these memories have {counted(there, 'dimension')}, and embed= gives {given}: give the function that they were "
             "made with, or have all made anew by reindex(anew=True)"
         )
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
+from actgent.errors.printable import counted
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.protocols.actions import answer_text, encoded_calls
@@ -359,7 +360,7 @@ class Goal(Protocol):
 
     @property
     def _limit(self) -> str:
-        return f"the limit of {self.max_iterations} iterations was reached (max_iterations={self.max_iterations})"
+        return f"the limit of {counted(self.max_iterations, 'iteration')} was reached (max_iterations={self.max_iterations})"
 
 
 # --- outcomes --------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ConfigurationError, ParseError
+from actgent.errors.printable import counted
 from actgent.llm.base import Answer
 from actgent.messages import Event, Message, ToolCall
 from actgent.protocols.actions import encoded_calls, text_of
@@ -221,7 +222,7 @@ class Planning(Protocol):
         """Return the outcome of an item's answer: tools, another round, or the item's end."""
         item, is_last = work.item, work.rounds >= self.rounds
         if is_last and (said.calls or said.decision == "continue"):
-            result = said.content or f"stopped after {self.rounds} rounds"
+            result = said.content or f"stopped after {counted(self.rounds, 'round')}"
             return self._end(item, plan, view, status="failed", result=result)
         if said.calls:
             return [CallTools(said.calls, EXECUTE)]

@@ -40,7 +40,7 @@ def adjacent_pairs(turns: Sequence[TranscriptTurn]) -> Problems:
     """Every call has exactly one result, in the turn straight after it."""
     for before, turn in itertools.pairwise([_NOBODY, *turns, _NOBODY]):
         if missing := [key for key in before.calls if key not in turn.results]:
-            yield f"{before.where}: no result right after it for the call(s) {', '.join(missing)}"
+            yield f"{before.where}: no result right after it for {', '.join(missing)}"
         if unasked := [key for key in turn.results if key not in before.calls]:
             yield f"{turn.where}: a result for {', '.join(unasked)}, which the message before it does not call"
         for key in repeated(turn.results):

@@ -14,7 +14,7 @@ import httpx2
 import trio
 
 from actgent.errors import AddressRefused, RequestFailed
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 from actgent.support.foreign import telling_text
 
 from .auth import NO_CREDENTIALS, Credentials
@@ -67,7 +67,7 @@ class APIResponse:
             text = self.body.decode(encoding, "replace")
         except LookupError:
             text = self.body.decode("utf-8", "replace")
-        return f"{text}\n[cut after {len(self.body):,} bytes]" if self.is_cut else text
+        return f"{text}\n[cut after {counted(len(self.body), 'byte')}]" if self.is_cut else text
 
 
 class Connections:
@@ -114,7 +114,7 @@ async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
         if response.status not in _REDIRECTS or "location" not in response.headers:
             return _checked(response, request)
         request = _redirected(request, response)
-    raise RequestFailed(f"the API redirected more than {request.redirects} times")
+    raise RequestFailed(f"the API redirected more than {counted(request.redirects, 'time')}")
 
 
 def _redirected(request: APIRequest, response: APIResponse) -> APIRequest:

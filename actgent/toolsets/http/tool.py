@@ -12,6 +12,7 @@ import trio
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.errors.printable import counted
 from actgent.tools.base import AskFor, Effect, Tool, ToolContext
 from actgent.tools.outputs.media import OTHER, medium_of
 from actgent.toolsets.toolset import Publish, Toolset
@@ -232,7 +233,7 @@ def readable(response: APIResponse) -> object:
         if (medium := medium_of(response.body, kind, name=name)).media_type != OTHER:
             return medium
     head = base64.b64encode(response.body[:48]).decode()
-    return f"(binary answer: {kind.partition(';')[0]}, {len(response.body):,} bytes; it begins, in base64, with {head})"
+    return f"(binary answer: {kind.partition(';')[0]}, {counted(len(response.body), 'byte')}; it begins, in base64, with {head})"
 
 
 # --- what a developer wrote, checked -----------------------------------------------------------

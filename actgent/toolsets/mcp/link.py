@@ -19,6 +19,7 @@ from mcp.shared.exceptions import MCPError
 
 from actgent.approvals import FormAnswer
 from actgent.errors import AskPerson, ConfigurationError, OutcomeUnknown, ToolError
+from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, Medium, Text
 from actgent.support.logs import logger_of
 from actgent.tools.outputs.media import medium_of
@@ -364,7 +365,7 @@ def _medium(data: str, kind: str, *, name: str) -> str | Medium:
     try:
         return medium_of(base64.b64decode(data), kind, name=name)
     except ValueError:
-        return f"[{kind}: {len(data):,} characters that are no base64]"
+        return f"[{kind}: {counted(len(data), 'character')}, no base64]"
 
 
 def _fits(content: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> bool:

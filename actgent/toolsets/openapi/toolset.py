@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.errors import ConfigurationError
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
 from actgent.tools.options import check_options
@@ -147,7 +147,13 @@ class OpenAPI(Toolset):
         self._check_wanted(there, tools)
         if self.skipped:
             names = ", ".join(f"{name} ({reason})" for name, reason in list(self.skipped.items())[:SAID])
-            _log.warning("%d operations of an API are no tools: %s", len(self.skipped), shown(names))
+            _log.warning(
+                "%s: %s",
+                counted(
+                    len(self.skipped), "operation of an API is no tool", "operations of an API are no tools"
+                ),
+                shown(names),
+            )
         return tuple(tools.values())
 
     def _tool(self, document: APIDocument, operation: Operation, auth: Auth | None) -> Tool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, ToolError
+from actgent.errors.printable import counted
 from actgent.tools.base import Tool
 from actgent.tools.function import tool
 from actgent.toolsets.toolset import StaticToolset
@@ -149,7 +150,7 @@ class ConfinedFolder:
             raise ToolError("the file has no name")
         with self._opened(folders) as descriptor:
             _replace(last, descriptor, data, file)
-        return f"{len(data)} bytes are written to {file}"
+        return f"{counted(len(data), 'byte is', 'bytes are')} written to {file}"
 
     @contextmanager
     def _opened(self, steps: list[str]) -> Generator[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 
 from actgent.errors import ToolError
+from actgent.errors.printable import counted
 from actgent.support.foreign import telling_text
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.toolsets.http import Guard
@@ -82,7 +83,7 @@ async def _body(response: httpx2.Response) -> bytes:
 def _readable(data: bytes, response: httpx2.Response) -> str:
     kind = response.headers.get("content-type", "text/html").split(";")[0].strip().lower()
     if not kind.startswith("text/") and not kind.endswith(("xml", "json")):
-        return f"[{kind}, {len(data):,} bytes]"
+        return f"[{kind}, {counted(len(data), 'byte')}]"
     try:
         text = data.decode(response.charset_encoding or "utf-8", "replace")
     except LookupError:  # an encoding that nobody knows

@@ -21,6 +21,7 @@ import trio
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ParseError, ToolError
+from actgent.errors.printable import counted
 from actgent.support.strict_json import loads
 from actgent.tools.base import AskFor, CallsTools, Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
@@ -151,7 +152,7 @@ def _arguments(parameters: Sequence[str], given: Sequence[Any], named: Mapping[s
         ToolError: one is no plain data.
     """
     if len(given) > len(parameters):
-        raise TypeError(f"it takes {len(parameters)} arguments, not {len(given)}")
+        raise TypeError(f"it takes {counted(len(parameters), 'argument')}, not {len(given)}")
     placed = dict(zip(parameters, given, strict=False))
     if twice := sorted(placed.keys() & named.keys()):
         raise TypeError(f"it was given {twice[0]!r} twice")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError, ToolError
-from actgent.errors.printable import shown
+from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool
 from actgent.tools.function import FunctionTool
@@ -195,7 +195,7 @@ def _value(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, (bytes, memoryview)):
-        return f"[{len(value)} bytes]"
+        return f"[{counted(len(value), 'byte')}]"
     if isinstance(value, float):
         return value if abs(value) < float("inf") else str(value)
     text = value if isinstance(value, str) else str(value)

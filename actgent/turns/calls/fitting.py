@@ -7,6 +7,7 @@ from functools import partial
 import attrs
 
 from actgent.errors import BadRequest, ContextOverflow
+from actgent.errors.printable import counted
 from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.base import LLM, Answer, Chat
@@ -179,7 +180,7 @@ def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
 def _largest(chat: Chat) -> list[tuple[str, int]]:
     others = [
         ("the system prompt", int(window.words(chat.system))),
-        (f"the descriptions of {len(chat.tools)} tools", int(window.tool_tokens(chat.tools))),
+        (f"the descriptions of {counted(len(chat.tools), 'tool')}", int(window.tool_tokens(chat.tools))),
     ]
     return largest(chat.messages, others)
 

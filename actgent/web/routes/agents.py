@@ -61,7 +61,7 @@ def _full(call: HTTPCall) -> Iterator[str]:
     if not agents:
         yield "no agent runs here"
     if full:
-        yield f"{full} of {len(agents)} inboxes are full"
+        yield f"full inboxes: {full} of {len(agents)}"
 
 
 async def _unwritable(journal: Journal) -> Iterable[str]:

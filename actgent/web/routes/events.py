@@ -5,6 +5,7 @@ from typing import get_args
 from starlette.responses import Response
 
 from actgent.client.http.forms import ALONG, WANTED
+from actgent.errors.printable import counted
 from actgent.sessions.following import ObservedType
 from actgent.web.problems import Problem
 from actgent.web.streaming.happenings import teller_at
@@ -59,7 +60,9 @@ async def get_observations(call: HTTPCall) -> Response:
     head, after, runtime = await call.head(), _after_of(call), call.gateway.reach.runtime
     types, turn = _types_of(call), call.query.get("turn")
     if after > head.records:
-        raise Problem("conflict", f"the session has {head.records} records: go on from there, or from 0")
+        raise Problem(
+            "conflict", f"the session has {counted(head.records, 'record')}: go on from there, or from 0"
+        )
     if "application/json" not in call.header("accept"):
         if head.closed and after >= head.records:
             return Response(status_code=204)

@@ -15,6 +15,7 @@ import httpx2
 import trio
 
 from actgent.errors import FeedLagged, JournalDamaged, JournalError, WireError
+from actgent.errors.printable import counted
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.feed import Erased, FeedReader, Written
 from actgent.journal.listing import SessionFilter, SessionKey
@@ -296,11 +297,11 @@ class Outbox:
 
     def _give_up(self, line: Line, notification: Notification, attempt: Attempt) -> None:
         _log.warning(
-            "webhook %s: %s of session %s is given up after %d attempts: %s",
+            "webhook %s: %s of session %s is given up after %s: %s",
             self.webhook.id,
             notification.event,
             Each(line.key.session_id),
-            line.attempts,
+            counted(line.attempts, "attempt"),
             attempt.problem,
         )
         self._cursors.fail(to_failed(line.key, notification, attempt.problem))

@@ -215,7 +215,7 @@ async def test_what_a_model_is_asked_goes_on(autojump_clock):
         foreseen = await foresee(agent, "s", await journal.load("s"))
         await _go_on(journal, agent)
     assert foreseen.changes == ()
-    assert foreseen.goes_on == ("the model is asked", "2 message(s) that wait are answered")
+    assert foreseen.goes_on == ("the model is asked", "2 waiting messages are answered")
 
 
 @pytest.mark.parametrize(

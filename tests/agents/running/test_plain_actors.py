@@ -64,7 +64,7 @@ async def test_an_actor_and_an_agent_are_asked_in_the_same_way(autojump_clock):
         assert str(await runtime.find("tutor").ask("hi")) == "re: hi"
         assert runtime.find("nobody") is None
         assert runtime.count == 2
-        assert repr(runtime) == "<Runtime: 1 agents, 1 actors, 0 dead letters>"
+        assert repr(runtime) == "<Runtime: 1 agent, 1 actor, 0 dead letters>"
 
 
 async def test_names_are_shared(autojump_clock):

@@ -274,7 +274,7 @@ async def test_cursors_of_others_are_refused(runtime):
     """Behind the end there is another session, or an older copy; an error says what to do."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
     session = await agent.create_session("ada", session_id="s")
-    with pytest.raises(CursorUnknown, match="'s' has 1 records, and its reader has seen 7") as caught:
+    with pytest.raises(CursorUnknown, match="'s' has 1 record, and its reader has seen 7") as caught:
         async with session.follow(after=7):
             pass
     assert (caught.value.cursor, caught.value.records) == (7, 1)

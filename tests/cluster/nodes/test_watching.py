@@ -115,7 +115,7 @@ async def test_a_takeover_is_told(open_cluster, caplog):
             assert figures.takeovers == {"new": 64}
             await until_written(cluster)
             (row, *_) = [line for line in await show(cluster, json=False, full=False) if "at work" in line]
-            assert "1 sessions are at work, the last step of one" in row
+            assert "1 session is at work, the last step of one" in row
             async with (
                 cluster.node(BareAgent("clerk", llm=second), node="second", telemetry=telemetry) as runtime,
                 runtime.events() as events,

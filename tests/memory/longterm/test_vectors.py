@@ -104,7 +104,7 @@ async def test_a_function_that_gives_too_few_vectors_is_named(tmp_path, caplog):
     async with Memories(f"sqlite:///{tmp_path}/m.db", embed=lambda _: []) as memories:
         made = await memories.remember("tea", owner="ada")
         assert await _ids(memories, "tea") == [made.id]
-    assert "0 vectors for 1 texts" in caplog.text
+    assert "0 vectors for 1 text, " in caplog.text
 
 
 async def test_postgres_without_pgvector_says_so(postgres_url, embed_words):

@@ -353,7 +353,7 @@ async def test_at_the_terminal(authority, tmp_path):
             if said.count(b"\n") == 1:
                 await browse(said.decode().strip())
         assert await process.wait() == 0
-    assert b"web is authorized, and has 1 tools" in said
+    assert b"web is authorized, and has 1 tool" in said
     assert (tmp_path / "tokens.json").is_file()
 
 

@@ -1,7 +1,7 @@
 // The agents: what is wrong first, a row opens the agent's sessions.
 
 import { get } from "../api.js";
-import { Empty, Failed, Loading, count, html, usePolled } from "../parts.js";
+import { Empty, Failed, Loading, count, counted, html, usePolled } from "../parts.js";
 
 function Warnings({ inbox, now, failures }) {
   const found = [
@@ -35,7 +35,7 @@ export function Agents({ now, failed }) {
               ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}
               ${each.modes && html`<dt>Modes</dt><dd>${each.modes.join(", ")}</dd>`}
             </dl>
-            <details><summary>${each.tools.length} tool${each.tools.length === 1 ? "" : "s"}</summary>
+            <details><summary>${counted(each.tools.length, "tool")}</summary>
               <ul>${each.tools.map((tool) => html`<li><b class="mono">${tool.name}</b> ${tool.description}</li>`)}</ul>
             </details>
           </div>

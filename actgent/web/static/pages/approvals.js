@@ -3,7 +3,7 @@
 import { useEffect, useLayoutEffect, useState } from "../vendor/hooks.js";
 import { ask, get, path } from "../api.js";
 import { Modal } from "../modal.js";
-import { Ago, Empty, Failed, Loading, html, sessionLink } from "../parts.js";
+import { Ago, Empty, Failed, Loading, counted, html, sessionLink } from "../parts.js";
 import { FormFields, fieldsOf, valuesOf } from "../form.js";
 
 const BEFORE = 4; // messages that are read to find what was said before
@@ -42,8 +42,8 @@ function Several({ calls, onDone, onClose }) {
     else onClose();
   };
   const isOver = state.failed.length > 0 && !state.busy;
-  return html`<${Modal} label="Approve ${calls.length} calls" onClose=${onClose}><div class="stack">
-    <h2>Approve ${calls.length} calls?</h2>
+  return html`<${Modal} label="Approve ${counted(calls.length, "call")}" onClose=${onClose}><div class="stack">
+    <h2>Approve ${counted(calls.length, "call")}?</h2>
     <ul class="plain listed" tabindex="0">${calls.map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> <span class="mono dim">${JSON.stringify(each.arguments)}</span></li>`)}</ul>
     ${state.failed.map(({ each, error }) => html`<p class="err" role="alert"><b class="mono">${each.tool}</b> ${error.message}</p>`)}
     <div class="row">${!isOver && html`<button class="btn main" disabled=${state.busy} onClick=${run}>${state.busy ? `${state.done} of ${calls.length} …` : "Approve all"}</button>`}

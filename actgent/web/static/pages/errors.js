@@ -1,6 +1,6 @@
 // What failed, in all agents: by kind and class, the newest first, with what to do and where it was.
 
-import { Ago, Empty, Failed, Loading, count, html, sessionLink } from "../parts.js";
+import { Ago, Empty, Failed, Loading, count, counted, html, sessionLink } from "../parts.js";
 
 const ADVICE = {
   model: "Look at the provider limits, the model's name and its key; sessions go on when they are told something again.",
@@ -24,7 +24,7 @@ function Group({ group }) {
       ${ADVICE[group.kind] && html`<p>${ADVICE[group.kind]}</p>`}
       <p class="dim">${group.agents.join(", ")} · first <${Ago} at=${group.first_at} />, last <${Ago} at=${group.last_at} /></p>
       ${newest &&
-      html`<details><summary>${group.sessions.length} session${group.sessions.length === 1 ? "" : "s"}, the newest first</summary>
+      html`<details><summary>${counted(group.sessions.length, "session")}, the newest first</summary>
         <ul class="plain">${group.sessions.map((each) => html`<li><a class="mono" href=${sessionLink(each)}>${each.id}</a> <span class="dim">${each.agent}</span></li>`)}</ul>
       </details>`}
     </div>
@@ -34,7 +34,7 @@ function Group({ group }) {
 export function Errors({ failed }) {
   const groups = failed.data?.items || [];
   const whole = groups.reduce((sum, each) => sum + each.count, 0);
-  return html`<div class="head"><h1>Errors</h1>${failed.data && html`<p role="status">${count(whole)} since the program began, ${groups.length} kind${groups.length === 1 ? "" : "s"}</p>`}</div>
+  return html`<div class="head"><h1>Errors</h1>${failed.data && html`<p role="status">${count(whole)} since the program began, ${counted(groups.length, "kind")}</p>`}</div>
     ${failed.error && html`<${Failed} error=${failed.error} what="The list of errors" again=${failed.again} since=${failed.at} />`}
     ${!failed.data && !failed.error && html`<${Loading} what="errors" />`}
     ${groups.map((each) => html`<${Group} key=${each.kind + each.error} group=${each} />`)}

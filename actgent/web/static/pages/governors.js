@@ -2,7 +2,7 @@
 
 import { useEffect, useRef } from "../vendor/hooks.js";
 import { get } from "../api.js";
-import { Bar, Empty, Failed, Loading, count, html, usePolled } from "../parts.js";
+import { Bar, Empty, Failed, Loading, count, counted, html, usePolled } from "../parts.js";
 import uPlot from "../vendor/uplot.js";
 
 const EVERY = 2000;
@@ -106,7 +106,7 @@ export function Governors() {
     return found;
   }, [], EVERY);
   return html`<link rel="stylesheet" href="static/vendor/uplot.css" />
-    <div class="head"><h1>Provider limits</h1>${doors.data && html`<p>${doors.data.items.length} key${doors.data.items.length === 1 ? "" : "s"}, which all agents share</p>`}</div>
+    <div class="head"><h1>Provider limits</h1>${doors.data && html`<p>${counted(doors.data.items.length, "key")}, which all agents share</p>`}</div>
     ${doors.error && html`<${Failed} error=${doors.error} what="The list of provider limits" again=${doors.again} since=${doors.at} />`}
     ${!doors.data && !doors.error && html`<${Loading} what="provider limits" />`}
     ${doors.data?.items.length === 0 && html`<${Empty} title="No limits">Models of providers have them; those of a program's own do not.</${Empty}>`}

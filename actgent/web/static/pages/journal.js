@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, blob, get, path } from "../api.js";
-import { Ago, Empty, Failed, Loading, Tag, count, html, journalLink, sessionLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Loading, Tag, count, counted, html, journalLink, sessionLink, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { changesOf, sentenceOf } from "./records.js";
 
@@ -80,7 +80,7 @@ function Said({ past, agent }) {
   const known = new Set(past.history.map((each) => each.message_id));
   const waiting = past.waiting.filter((each) => !known.has(each.message_id)).map((each) => ({ ...each, waits: true }));
   const messages = [...past.history, ...waiting];
-  return html`<section class="panel" aria-label="What was said"><h2>What was said by then <span class="dim">${count(past.history.length)} messages${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
+  return html`<section class="panel" aria-label="What was said"><h2>What was said by then <span class="dim">${counted(past.history.length, "message")}${waiting.length ? `, ${waiting.length} wait` : ""}</span></h2>
     <div class="chat bounded" tabindex="0" role="group" aria-label="Messages">${messages.length === 0 && html`<p class="dim">Nothing.</p>`}
       ${messages.map(
         (each) => html`<div class="msg ${each.sender.kind === "user" ? "user" : ""}" key=${each.message_id}><b>${each.sender.kind === "assistant" ? agent : each.sender.name || each.sender.kind}${each.waits ? " (waits)" : ""}</b><div>
@@ -101,7 +101,7 @@ function ModelView({ session, at }) {
   const view = useAsked((signal) => (isOpen ? get(path("sessions", session.id, "at", String(at), "request"), { agent: session.agent }, { signal }) : null), [at, isOpen]);
   const { request } = view.data || {};
   return html`<section class="panel" aria-label="What the model would be shown"><details class="view" onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary>What the model would be shown next${request && html` <span class="dim">about ${count(request.tokens)} tokens, ${count(request.messages.length)} of ${count(request.of_messages)} messages</span>`}</summary>
+    <summary>What the model would be shown next${request && html` <span class="dim">about ${counted(request.tokens, "token")}, ${count(request.messages.length)} of ${counted(request.of_messages, "message")}</span>`}</summary>
     ${isOpen && view.error && html`<${Failed} error=${view.error} what="The request" again=${view.again} />`}
     ${isOpen && !view.data && !view.error && html`<${Loading} what="the request" />`}
     ${view.data && !request && html`<p class="b dim">No model call follows here.</p>`}
@@ -177,7 +177,7 @@ function Past({ session, wanted }) {
     ]);
     return { now, before };
   }, [at, written.data === null]);
-  return html`<div class="head"><h1>Journal</h1><p>session <a class="mono" href=${sessionLink(session)}>${session.id}</a> of ${session.agent}, ${count(last)} records</p><span class="sp"></span>
+  return html`<div class="head"><h1>Journal</h1><p>session <a class="mono" href=${sessionLink(session)}>${session.id}</a> of ${session.agent}, ${counted(last, "record")}</p><span class="sp"></span>
       <${Compare} session=${session} /><${Export} session=${session} />
       <button class="btn main" onClick=${() => setForks(true)}>Fork from ${count(at)} <kbd>F</kbd></button></div>
     <${Scrubber} at=${at} last=${last} digest=${past.data?.now.digest} go=${go} />
@@ -249,7 +249,7 @@ function Choice() {
     ${list.data && (list.data.items.length === 0
       ? html`<${Empty} title="No sessions here">They appear as soon as somebody talks to an agent.</${Empty}>`
       : html`<section class="panel" aria-label="Changed last"><h2>Changed last</h2><ul class="plain">
-          ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${count(each.records)} records, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.state} /></li>`)}
+          ${list.data.items.map((each) => html`<li key=${each.agent + each.id}><a class="mono" href=${journalLink(each)}>${each.id}</a> <span class="dim">${each.agent} for ${each.owner}, ${counted(each.records, "record")}, <${Ago} at=${each.updated_at} /></span> <${Tag} state=${each.state} /></li>`)}
         </ul></section>`)}`;
 }
 

@@ -2,14 +2,14 @@
 
 import { useEffect, useRef, useState } from "../vendor/hooks.js";
 import { blob, path } from "../api.js";
-import { count, html } from "../parts.js";
+import { counted, html } from "../parts.js";
 
 const PICTURE = /^image\/(png|jpeg|gif|webp)$/;
 const SOUND = /^audio\/[a-z0-9.+-]{1,40}$/;
 const AT_ONCE = 4_000_000; // bytes of a picture that is fetched as soon as it is seen; a larger one when it is asked for
 const SIDE_BY_SIDE = 2; // of the six connections that a browser has for a server
 
-const size = (bytes) => (bytes < 1000 ? `${count(bytes)} bytes` : bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
+const size = (bytes) => (bytes < 1000 ? counted(bytes, "byte") : bytes < 1e6 ? `${(bytes / 1e3).toFixed(0)} KB` : `${(bytes / 1e6).toFixed(1)} MB`);
 const waiting = [];
 let running = 0;
 

@@ -2,7 +2,7 @@
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
 import { ask, follow, get, path } from "../api.js";
-import { Ago, Empty, Failed, Live, Loading, Tag, count, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
+import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
 import { whileSeen } from "../live.js";
 import { Decision } from "./approvals.js";
 import { Feedback } from "./feedback.js";
@@ -80,7 +80,7 @@ function Turn({ turn, session, growing, onDone, number }) {
   return html`<article class="turn" aria-label=${`Turn ${number}`.trim()} aria-busy=${turn.phase === "working"}>
     <div class="about"><b>Turn ${number}</b> <${Ago} at=${turn.at} /><${Tag} state=${turn.phase} />
       <span class="sp"></span>
-      <span>${turn.calls} model call${turn.calls === 1 ? "" : "s"}</span><span>${count(turn.tokens)} tokens</span><span>${money(turn.cost)}</span>
+      <span>${counted(turn.calls, "model call")}</span><span>${counted(turn.tokens, "token")}</span><span>${money(turn.cost)}</span>
       ${seconds !== null && html`<span>${lasted(seconds * 1000)}</span>`}</div>
     ${turn.parts.map((part, place) => html`<${Part} key=${place} part=${part} session=${session} onDone=${onDone} />`)}
     ${OVER.includes(turn.phase) && html`<${Feedback} turn=${turn} session=${session} />`}
@@ -188,7 +188,7 @@ export function Session({ id, agent }) {
     ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
     ${link.stale && html`<p class="err" role="alert">An older copy of the journal was put back: <a href="" onClick=${() => location.reload()}>load again</a>.</p>`}
     <div class="two"><section class="panel" aria-label="Conversation">
-      ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${count(begin)} records before)</button>`}
+      ${begin > 0 && html`<button class="btn wide" onClick=${earlier}>Show earlier (${counted(begin, "record")} before)</button>`}
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
           ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
