@@ -96,13 +96,17 @@ class Moving:
         """A block in which sessions are not here any more: let another process have them in it, e.g. by `journal.give_back`.
 
         Before it, nothing new is taken for them (`SessionMoved`), running turns have `grace` seconds to end, and all that
-        they did is written; then they leave as by `evict`. A turn that waits for people is not waited for, nor is one that
-        waits for nothing but those: what it has asked is found again. Messages that wait for their turn stay accepted in the
-        journal, for whoever goes on with it. Behind the block a session that is still owned is opened again when it is asked for.
+        they did is written; then they leave as by `evict`. So has what is just closing sessions. A turn that waits for people
+        is not waited for, nor is one that waits for nothing but those: what it has asked is found again. Messages that wait for
+        their turn stay accepted in the journal, for whoever goes on with it. Behind the block a session that is still owned is
+        opened again when it is asked for.
         """
+        over = trio.current_time() + grace
+        with trio.move_on_at(over):
+            await self._let_close(is_leaving)
         self.drains.append(is_leaving)
         try:
-            with trio.move_on_after(grace):
+            with trio.move_on_at(over):
                 await self._let_end(is_leaving)
                 await self._write(is_leaving)
                 await self._let_end(is_leaving)  # what a person was just deciding goes on
@@ -111,6 +115,14 @@ class Moving:
             yield
         finally:
             self.drains.remove(is_leaving)
+
+    async def _let_close(self, is_leaving: IsLeft) -> None:
+        """Wait for sessions that are just being closed, while what is below them is still found here: nobody else would go on with that."""
+        actors = [opener.running for opener in self.agents.openers]
+        found = [(actor.sessions, each) for actor in actors for each in _sessions_of(actor, is_leaving)]
+        for sessions, context in found:
+            while context.closed and not context.has_moved and sessions.find_any(context.id) is context:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(LOOK)
 
     async def _let_end(self, is_leaving: IsLeft) -> None:
         """Wait for the turns that run, but for those that wait for people."""

@@ -4,6 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from actgent import Approve, BareAgent, Failure, ScriptedLLM, SessionMoved, ToolCall, tool
 from actgent.journal.postgres import PartitionedJournal
@@ -479,3 +480,53 @@ async def test_what_is_decided_as_a_drain_begins_goes_on_before(open_node, id_in
         results = [each for message in again.history for each in message.tool_results]
         assert [(each.status, each.content) for each in results] == [("success", "paid")]
     assert here.paid == [7]
+
+
+class Looking(PartitionedJournal):
+    """A journal that tells what is below a session when it may."""
+
+    is_held = False
+    gate = None
+
+    async def children_of(self, keys):
+        self.is_held = True
+        await self.gate.wait()
+        return await super().children_of(keys)
+
+
+async def test_what_is_being_closed_is_closed_before_it_leaves(open_node, id_in, until):
+    """With all that only the journal has below it: whoever wanted that may have gone, and the next owner knows of nothing to go on with."""
+
+    def make():
+        return BareAgent("clerk", llm=ScriptedLLM(lambda _: "ok"))
+
+    async with open_node("one", take=[0]) as one:
+        agent = await one.start(make())
+        root = await agent.create_session("ada", "hi", session_id=id_in(0))
+        below = await agent.create_session("ada", "hi", session_id=f"{root.id}/below", parent=root)
+        for each in (root, below):
+            await each.wait_idle()
+    async with open_node("two", take=[0], kind=Looking) as two, trio.open_nursery() as nursery:
+        two.journal.gate = trio.Event()
+        agent = await two.start(make())
+        session = await agent.open_session(root.id)
+        async with trio.open_nursery() as closing:
+            closing.start_soon(session.aclose)
+            await until(lambda: two.journal.is_held)
+            closing.cancel_scope.cancel()
+        two.journal.is_held = False
+        await until(lambda: two.journal.is_held)
+        drained = trio.Event()
+
+        async def hand_over():
+            async with two.drain(of(two, 0), grace=3600):
+                drained.set()
+
+        nursery.start_soon(hand_over)
+        await trio.testing.wait_all_tasks_blocked()
+        two.journal.gate.set()
+        await drained.wait()
+        assert {each.session_id: each.state for each in await two.sessions()} == {
+            root.id: "closed",
+            below.id: "closed",
+        }
