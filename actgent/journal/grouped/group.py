@@ -696,15 +696,14 @@ class GroupedJournal(StoredJournal):
         before = await self._known_heads(list(by_session))
         return self._queue.refuse_seconds(group, by_session, before), before
 
-    async def _find_there(self, keys: Iterable[SessionKey]) -> set[SessionKey]:
+    async def _find_there(self, keys: Sequence[SessionKey]) -> set[SessionKey]:
         """Those of some sessions that are there; a damaged one is its own affair."""
-        there = set[SessionKey]()
-        for key in keys:
-            try:
-                there.update(await self._read_heads([key]))
-            except JournalDamaged:
-                there.add(key)
-        return there
+        try:
+            return {*await self._read_heads(keys)}
+        except JournalDamaged:
+            if len(keys) == 1:
+                return {*keys}
+        return {there for key in keys for there in await self._find_there([key])}
 
     async def _read_parents(
         self, by_session: Mapping[SessionKey, Sequence[JournalStep]], before: Mapping[SessionKey, Head]
