@@ -146,11 +146,10 @@ class Directory(Mapping[str, AgentCard]):
         if opener is None:
             yield True
             return
-        find = opener.running.sessions.find_any
-        if (context := find(key.session_id)) is None or not context.is_silent:
-            await opener.wait_opened(key.session_id)  # handlers of the others may wait for whoever erases
-        with opener.opens(key.session_id):
-            yield (context := find(key.session_id)) is None or context.is_silent
+        await opener.wait_loaded(key.session_id)  # no longer: handlers may wait for whoever erases
+        with opener.opens(key.session_id, erases=True):
+            context = opener.running.sessions.find_any(key.session_id)
+            yield context is None or context.is_silent
 
     @property
     def openers(self) -> tuple[SessionOpener, ...]:

@@ -231,7 +231,7 @@ class Sweeper:
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
     """Have others wait who want to open a session, and hold it still where it is in memory."""
-    still.enter_context(opener.opens(key.session_id))
+    still.enter_context(opener.opens(key.session_id, erases=True))
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None

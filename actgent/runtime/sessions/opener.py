@@ -1,7 +1,7 @@
 """Creates, finds and restores the sessions of an agent."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Unpack
 
@@ -43,6 +43,8 @@ from .naming import choose_id, id_for, id_in_tree
 from .new_session import Given, NewSession, OnSession, check_new, check_parent, opened_record, to_owner
 from .reopening import (
     DepsMissingCheck,
+    Opening,
+    Openings,
     check_deps,
     is_orphan,
     load_tail,
@@ -60,15 +62,6 @@ _NOBODY_ELSE: AbstractContextManager[None] = nullcontext()
 _log = logger_of(__name__)
 _make_context, _make_conversation = maker(SessionContext), maker(SessionConversation)
 _make_mail = maker(SessionMail)
-
-
-@attrs.frozen(eq=False)
-class _Opening:
-    """A session that is just made, made again, or erased."""
-
-    task: trio.lowlevel.Task | None
-    """The task that does that, and waits for no other that does; None is a task that only erases."""
-    done: trio.Event = attrs.field(factory=trio.Event)
 
 
 @attrs.frozen(eq=False)
@@ -92,7 +85,7 @@ class SessionOpener:
     """The way to sessions of other processes; None where there are none."""
     is_told: Callable[[SessionContext], bool] = lambda _: True
     """Tells whether `on_session` is called with a session; it is not with those that are nobody's conversation."""
-    _opening: dict[str, _Opening] = attrs.field(factory=dict)
+    _opening: Openings = attrs.field(factory=Openings)
     """By id those that are just made again, or made under an id that was given."""
 
     # --- new ones --------------------------------------------------------------------------
@@ -134,7 +127,7 @@ class SessionOpener:
         context.face, lifecycle = self.make_face(context, deps), self.running.lifecycle
         if self.running.journal is not None or lifecycle.leaving.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.leaving.epoch_of(context.id))
-        lifecycle.open(context)
+        self._enter(context)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:
             self.running.runner.turn_lifecycle.accounts.open_session(context, self.running.name, bounds)
@@ -227,13 +220,13 @@ class SessionOpener:
         may_be_there = context.log is not None and context.log.withdraw()
         self.running.lifecycle.discard(context)
         if may_be_there:
-            opening = _Opening(None)
+            opening = Opening(erases=True)
             if self.running.runner.start_soon(self._erase, context.id, opening):
                 self._opening[context.id] = opening  # whoever wants the id waits for that
                 with trio.move_on_after(ERASE_PATIENCE, shield=True):
                     await opening.done.wait()
 
-    async def _erase(self, session_id: str, opening: _Opening) -> None:
+    async def _erase(self, session_id: str, opening: Opening) -> None:
         """Erase a session that nobody got; if that fails, whoever wants its id next does it."""
         try:
             await self._load(session_id)
@@ -245,7 +238,7 @@ class SessionOpener:
                 error,
             )
         finally:
-            self._end_opening(session_id, opening)
+            self._opening.end(session_id, opening)
 
     async def call_on_session(self, context: SessionContext) -> None:
         """Call the functions of `Agent.on_session` that are there, in their order."""
@@ -366,26 +359,23 @@ class SessionOpener:
         return records
 
     async def wait_opened(self, session_id: str) -> None:
-        """Wait until a concurrent open of the same session has finished, unless this task is part of it, or it has left."""
+        """Wait until a concurrent open of the same session has finished, unless this is part of one, or it has left."""
         while (left := self.running.lifecycle.leaving.find(session_id)) is not None:
             await left.wait()
-        while (opening := self._opening.get(session_id)) is not None:
-            if trio.lowlevel.current_task() in [each.task for each in self._opening.values()]:
-                return
-            await opening.done.wait()
+        await self._opening.wait(session_id)
 
-    @contextmanager
-    def opens(self, session_id: str) -> Iterator[None]:
-        """Let others who want this session wait for the block."""
-        task, known = trio.lowlevel.current_task(), self._opening.get(session_id)
-        if known is not None and known.task is task:
-            yield
-            return
-        opening = self._opening[session_id] = _Opening(task)
-        try:
-            yield
-        finally:
-            self._end_opening(session_id, opening)
+    async def wait_loaded(self, session_id: str) -> None:
+        """Wait until a session is in memory, if it is just made or opened, whatever its handlers then wait for."""
+        await self._opening.wait_loaded(session_id)
+
+    def opens(self, session_id: str, *, erases: bool = False) -> AbstractContextManager[None]:
+        """A block that others who want this session wait for."""
+        return self._opening.block(session_id, erases=erases)
+
+    def _enter(self, context: SessionContext) -> None:
+        """A session is in memory from here on."""
+        self.running.lifecycle.open(context)
+        self._opening.note_loaded(context.id)
 
     def openings(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
         """What is set when the sessions are open, or are not, that are just opened."""
@@ -395,11 +385,6 @@ class SessionOpener:
         """Return True if no task opens or uses a session at this moment."""
         context = self.running.sessions.find_any(session_id)
         return session_id not in self._opening and (context is None or context.is_at_rest)
-
-    def _end_opening(self, session_id: str, opening: _Opening) -> None:
-        if self._opening.get(session_id) is opening:
-            del self._opening[session_id]
-        opening.done.set()
 
     async def reopen(self, session_id: str, deps: object = None) -> SessionContext:
         """A session from the journal, its handlers attached by `on_session`, its accepted messages on their way."""
@@ -437,7 +422,7 @@ class SessionOpener:
         running.lifecycle.leaving.check_epoch(session_id, epoch)
         self._find_parent(context, opened, restored.waiting)
         context.face, context.host = self.make_face(context, deps), running.lifecycle
-        running.lifecycle.open(context)
+        self._enter(context)
         self.starting.note_return(context)
         if restored.waiting:
             running.inbox.claim(session_id)  # what is said meanwhile comes behind it

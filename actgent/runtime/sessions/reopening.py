@@ -1,9 +1,12 @@
 """A session of the journal on its way back: whose it is, what it lacks, and whether anybody waits for it."""
 
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import attrs
+import trio
 
 from actgent.errors import (
     DepsMissing,
@@ -21,6 +24,71 @@ from actgent.sessions.restore import LoadedSession, is_unused, load_session
 from actgent.sessions.waiting.tasks import Task
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.sessions.waiting.turn_options import restored_options
+
+
+@attrs.frozen(eq=False)
+class Opening:
+    """A session that is just made, made again, or erased."""
+
+    erases: bool = False
+    """True: it is only erased, which waits for nothing but the journal."""
+    loaded: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the session is in memory, and its handlers may wait for somebody, or is not to be there."""
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def is_own(self) -> bool:
+        """True if this code is part of it."""
+        return self in _within.get()
+
+
+_within: ContextVar[tuple[Opening, ...]] = ContextVar("within", default=())
+"""The openings that this code is part of, as a handler, or a task or turn that one has begun; some may be over."""
+
+
+class Openings(dict[str, Opening]):
+    """The sessions of an agent that are just opened or erased, by their ids, for those who wait for that."""
+
+    async def wait(self, session_id: str) -> None:
+        """Wait until a session is not opened or erased any more; who is part of an opening waits for no other one."""
+        while (opening := self.get(session_id)) is not None:
+            if not opening.erases and any(each.is_own for each in self.values()):
+                return
+            await opening.done.wait()
+
+    async def wait_loaded(self, session_id: str) -> None:
+        """Wait until a session that is just opened is in memory, or will not be."""
+        while (opening := self.get(session_id)) is not None and not opening.loaded.is_set():
+            await opening.loaded.wait()
+
+    @contextmanager
+    def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
+        """A block in which a session is opened or erased, unless this is part of that."""
+        known = self.get(session_id)
+        if known is not None and known.is_own:
+            yield
+            return
+        opening = self[session_id] = Opening(erases)
+        around = [each for each in _within.get() if not each.done.is_set()]
+        token = None if erases else _within.set((*around, opening))
+        try:
+            yield
+        finally:
+            if token is not None:
+                _within.reset(token)
+            self.end(session_id, opening)
+
+    def note_loaded(self, session_id: str) -> None:
+        """A session that is opened is in memory."""
+        if (opening := self.get(session_id)) is not None:
+            opening.loaded.set()
+
+    def end(self, session_id: str, opening: Opening) -> None:
+        """Let those go on who wait."""
+        if self.get(session_id) is opening:
+            del self[session_id]
+        opening.loaded.set()
+        opening.done.set()
 
 
 class DepsMissingCheck(typing.Protocol):

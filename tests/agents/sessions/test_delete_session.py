@@ -236,8 +236,9 @@ class SlowToLoad(WrappedJournal):
         return tail
 
 
-async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_clock):
-    """What is said in it would be written as of a session without a beginning, which nobody can open, and whose id is taken."""
+@pytest.mark.parametrize("by_handler", [False, True])
+async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_clock, by_handler):
+    """Also by who opens another one. What is said in it would be written as of a session without a beginning, which nobody can open, and whose id is taken."""
     async with MemoryJournal().running() as inner:
         async with open_runtime(journal=inner) as runtime:
             await (await (await runtime.start(agent_of(["hi"]))).create_session("ada", session_id="s")).chat(
@@ -251,9 +252,16 @@ async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_cl
                 with pytest.raises(SessionClosed):
                     await session.chat("more")
 
+            @agent.on_session
+            async def forget_former(session):
+                if session.id == "new":
+                    await runtime.delete_session("s")
+
             nursery.start_soon(go_on)
             await trio.sleep(0.5)
-            await runtime.delete_session("s")
+            if by_handler:
+                await agent.create_session("ada", session_id="new")
+            await runtime.delete_session("new" if by_handler else "s")
             assert await ids(inner) == []
             await trio.sleep(10)
             assert await ids(inner) == []

@@ -1,6 +1,7 @@
 """A session that nobody got leaves no trace, and one that is asked for twice is there once."""
 
 import gc
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -8,7 +9,7 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, InboxFull, ScriptedLLM, open_runtime
-from actgent.errors import ActgentError, JournalFailed, SessionNotFound
+from actgent.errors import ActgentError, JournalFailed, SessionExists, SessionNotFound
 from actgent.journal.memory import MemoryJournal
 from actgent.runtime.sessions import table
 
@@ -128,6 +129,40 @@ async def test_a_handler_that_fails_leaves_no_session(journal):
         agent.remove_hook(print)
         agent.remove_hook(fail)
         assert (await agent.create_session("ada", session_id="s")).state.get("seen") is None
+
+
+USES = {
+    "open": (lambda _, agent, key: agent.open_session(key), None),
+    "ensure": (lambda _, agent, key: agent.ensure_session("ada", key), None),
+    "create": (lambda _, agent, key: agent.create_session("ada", session_id=key), SessionExists),
+    "fork": (lambda runtime, _, key: runtime.fork("former", new_id=key), SessionExists),
+}
+
+
+@pytest.mark.parametrize(("use", "refusal"), USES.values(), ids=USES)
+async def test_a_task_of_a_handler_does_not_wait_for_what_waits_for_it(use, refusal, autojump_clock):
+    """Whether it is about its own session, or two sessions are about each other."""
+    async with open_runtime(journal="memory:") as runtime:
+        agent, came = await runtime.start(attended()), []
+        await agent.create_session("ada", session_id="former")
+
+        @agent.on_session
+        async def go_round(session):
+            async def act(key):
+                with pytest.raises(refusal) if refusal else nullcontext():
+                    await use(runtime, agent, key)
+                came.append(session.id)
+
+            await trio.sleep(1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(act, {"x": "y", "y": "x"}.get(session.id, session.id))
+
+        with trio.fail_after(60):
+            await agent.create_session("ada", session_id="alone")
+            async with trio.open_nursery() as nursery:
+                for key in ("x", "y"):
+                    nursery.start_soon(partial(agent.create_session, "ada", session_id=key))
+        assert sorted(came) == ["alone", "x", "y"]
 
 
 @pytest.mark.parametrize("fate", ["erased", "not erased", "not erased by this process"])

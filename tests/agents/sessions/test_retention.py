@@ -245,7 +245,7 @@ class Slow(MemoryJournal):
         return await super().erase_trees(roots, **options)
 
 
-@pytest.mark.parametrize("what", ["open", "chat", "state", "ensure", "held"])
+@pytest.mark.parametrize("what", ["open", "open inside", "chat", "state", "ensure", "held"])
 async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
     """A session that is opened waits and is told that it is gone; what is written before is never erased."""
     heard = []
@@ -258,8 +258,18 @@ async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
             if what != "held":
                 agent._opener.running.sessions._unload(agent._opener.running.sessions["s"])
 
+            async def look_for_former(new):
+                if new.id == "other":
+                    with pytest.raises(SessionNotFound):
+                        await agent.open_session("s")
+                    heard.append("not found")
+
+            agent.on_session(look_for_former)
+
             async def act():
-                if what in ("open", "ensure"):
+                if what == "open inside":
+                    await (await agent.create_session("ada", session_id="other")).schedule("look", after=DAY)
+                elif what in ("open", "ensure"):
                     with pytest.raises(SessionNotFound) if what == "open" else trio.CancelScope():
                         found = await (
                             agent.open_session("s") if what == "open" else agent.ensure_session("ada", "s")
@@ -279,13 +289,14 @@ async def test_what_happens_at_the_moment_of_erasure(autojump_clock, what):
                     nursery.start_soon(act)
                     await trio.testing.wait_all_tasks_blocked()
 
-                if what in ("open", "ensure"):
+                if what in ("open", "open inside", "ensure"):
                     del session
                 journal.meanwhile = meanwhile
                 await trio.sleep(100)
             left = await ids_in(journal)
-        assert left == set()
-        assert heard == {"ensure": [()], "chat": ["refused"], "held": ["refused"]}.get(what, [])
+        assert left - {"other"} == set()
+        told = {"ensure": [()], "chat": ["refused"], "held": ["refused"], "open inside": ["not found"]}
+        assert heard == told.get(what, [])
 
 
 async def test_what_was_written_just_before_is_kept():
