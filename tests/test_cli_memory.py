@@ -1,6 +1,7 @@
 """`actgent memory`, in this process with real files."""
 
 import json
+import shutil
 from contextlib import closing
 
 import apsw
@@ -137,25 +138,43 @@ def test_a_file_that_is_not_there_is_named(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("kind", "complaint"),
-    [("journal", "is a journal"), ("other", "database of another program"), ("text", "damaged, or none")],
+    [
+        ("journal", "is a journal"),
+        ("killed", "is a journal"),
+        ("other", "database of another program"),
+        ("text", "damaged, or none"),
+    ],
 )
 def test_what_is_no_file_of_memories_is_named_and_stays(tmp_path, capsys, kind, complaint):
-    """A journal, another program's database, and no database at all: each stays byte by byte."""
-    path = tmp_path / "file.db"
+    """A journal, also one whose process died, another program's database, and no database at all: each stays byte by byte."""
+    path, log = tmp_path / "file.db", tmp_path / "file.db-wal"
     if kind == "journal":
         trio.run(begin_journal, path)
+    elif kind == "killed":
+        trio.run(copy_begun_journal, path, log)
     elif kind == "other":
         with closing(apsw.Connection(str(path))) as db:
             db.execute("CREATE TABLE bookmarks (url)")
     else:
         path.write_text("Answer in one or two sentences.\n" * 200)
-    before = path.read_bytes()
+    before = path.read_bytes(), log.exists() and log.read_bytes()
+    assert bool(before[1]) == (kind == "killed")
     code, _, err = run(capsys, "memory", "list", path)
     assert code
     assert complaint in err
-    assert path.read_bytes() == before
+    assert (path.read_bytes(), log.exists() and log.read_bytes()) == before
 
 
 async def begin_journal(path):
     async with open_runtime(journal=f"sqlite:///{path}"):
         pass
+
+
+async def copy_begun_journal(path, log):
+    """What a process leaves that is killed: a file, and a log with what is not in it."""
+    live = path.with_name("live.db")
+    async with open_runtime(journal=f"sqlite:///{live}") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM(["hello"])))
+        await agent.run("hi")
+        shutil.copy(live, path)
+        shutil.copy(f"{live}-wal", log)

@@ -104,11 +104,16 @@ class SQLiteStore(MemoryStore):
 
     def _check_kind(self) -> None:
         """Refuse what is not ours before anything of it is changed. Ours has its tables and its mark at once."""
+        if Path(
+            self._db.filename_wal
+        ).is_file():  # not to be put into the file, if that is a journal whose process died
+            self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         has_tables = self.run("SELECT count(*) FROM sqlite_schema")[0][0]
         if has_tables and self.run("PRAGMA application_id")[0][0] != APPLICATION:
             raise ConfigurationError(
                 "the file is a journal, or a SQLite database of another program: name another file"
             )
+        self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
     def _begin_log(self) -> None:
         """Write to a log first. SQLite does not wait where another process is about to begin it, too: so we do."""
