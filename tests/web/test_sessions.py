@@ -10,7 +10,7 @@ from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import REFUSED, Accepted, Closed, Ended
+from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Closed, Ended
 from actgent.messages import Message, Sender, Text
 from actgent.web.streaming.happenings import find_message
 
@@ -221,3 +221,20 @@ async def test_a_message_that_was_refused_is_none_until_it_is_accepted():
             story = await find_message(journal, key, message.id, len(found) + 1)
             found.append(story and (story.status, story.document(key)["cursor"], story.ended is not None))
     assert found == [("waiting", 0, False), None, ("waiting", 2, False), ("answered", 2, True)]
+
+
+async def test_a_message_that_failed_by_the_journal_has_no_outcome_while_it_is_answered_again():
+    """Its sender has sent it once more: the failure is that of the first try."""
+    message = Message(session_id="s1", sender=Sender("ada"), parts=(Text("hi"),))
+    key, accepted = SessionKey("clerk", "s1"), Accepted(message=message)
+    first, last = [Ended(message_id=message.id, failed=failed) for failed in (NOT_KEPT, None)]
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        found = []
+        for record in (accepted, first, accepted, last):
+            entry = Entry(session_id="s1", agent="clerk", records=(record,))
+            await journal.commit(entry, epoch=epoch)
+            story = await find_message(journal, key, message.id, len(found) + 1)
+            told = story.document(key)
+            found.append((told["status"], told["outcome"] and told["outcome"]["failed"]))
+    assert found == [("waiting", None), ("failed", NOT_KEPT), ("waiting", None), ("answered", None)]

@@ -323,7 +323,7 @@ class MessageStory:
             return
         self.last = number
         if isinstance(record, Accepted) and record.message.id == self.message_id:
-            self.number, self.accepted, self.status = number, record, "waiting"
+            self.number, self.accepted, self.status, self.ended = number, record, "waiting", None
         elif isinstance(record, Appended):
             self._begin(record)
         elif isinstance(record, Ended) and record.message_id == self.message_id:
