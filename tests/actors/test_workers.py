@@ -1,4 +1,5 @@
 import contextvars
+import signal
 
 import pytest
 import trio
@@ -178,3 +179,57 @@ async def test_a_job_runs_with_the_variables_that_it_is_given(nursery):
         ("run", "ada", "sender of ada"),
         ("run", "bob", "sender of bob"),
     ]
+
+
+def test_a_worker_that_parks_while_ctrl_c_comes_has_not_ended_for_who_has_a_job(monkeypatch):
+    """To wake one that has ended would be an error of trio's own, which ends all of the process."""
+    park, log = trio.lowlevel.wait_task_rescheduled, []
+
+    async def live():
+        async with trio.open_nursery() as nursery:
+            workers = Workers(nursery, timer=Timer(), **noting(log))
+
+            def press(leave):
+                monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", park)
+                trio.lowlevel.current_trio_token().run_sync_soon(workers.start_soon, "second")
+                signal.raise_signal(signal.SIGINT)
+                return park(leave)
+
+            monkeypatch.setattr(trio.lowlevel, "wait_task_rescheduled", press)
+            workers.start_soon("first")
+            await trio.Event().wait()
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+        trio.run(live)
+    assert [name for half, name, _ in log if half == "finish"] == ["first", "second"]
+
+
+@pytest.mark.parametrize("jobs", [1, IDLE + 1])
+def test_ctrl_c_cuts_nobody_who_wakes_a_worker(monkeypatch, jobs, autojump_clock):
+    """Who has a job for it, or ends it as none needs it: a worker that is taken out and not woken could not be cancelled."""
+    wake, log, pressed = trio.lowlevel.reschedule, [], []
+
+    def press(*given):
+        if not pressed:
+            pressed.append(True)
+            signal.raise_signal(signal.SIGINT)
+        wake(*given)
+
+    async def live():
+        async with trio.open_nursery() as nursery:
+            timer = Timer()
+            nursery.start_soon(timer.run)
+            workers = Workers(nursery, timer=timer, **noting(log))
+            for number in range(jobs):
+                workers.start_soon(number)
+            await trio.testing.wait_all_tasks_blocked()
+            monkeypatch.setattr(trio.lowlevel, "reschedule", press)
+            if jobs == 1:
+                workers.start_soon("next")
+            await trio.sleep(2 * UNUSED)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+        trio.run(live, clock=autojump_clock)
+    assert pressed
