@@ -1,0 +1,71 @@
+"""Ctrl-C beside what waits until others wake it: who has left is not woken, and who is woken has not left."""
+
+import signal
+
+import outcome
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from actgent.actors import PriorityInbox
+from actgent.actors.ref import Promise
+from actgent.messages import Message, Sender
+
+
+@pytest.fixture
+def press(monkeypatch):
+    """`press(name)` presses Ctrl-C when that function of `trio.lowlevel` is called next."""
+
+    def at(name):
+        call = getattr(trio.lowlevel, name)
+
+        def pressed(*given):
+            monkeypatch.setattr(trio.lowlevel, name, call)
+            signal.raise_signal(signal.SIGINT)
+            return call(*given)
+
+        monkeypatch.setattr(trio.lowlevel, name, pressed)
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return at
+
+
+def inbox_and_note():
+    inbox = PriorityInbox()
+    return inbox.get, lambda: inbox.put_nowait(Message(session_id="s", sender=Sender("u"), parts="hello"))
+
+
+def promise_and_answer():
+    promise = Promise()
+    return promise.wait, lambda: promise.settle(outcome.Value("done"))
+
+
+@pytest.mark.parametrize("made", [inbox_and_note, promise_and_answer])
+def test_who_leaves_as_it_begins_to_wait_is_not_woken(made, press):
+    """It goes on by itself by then, and would break trio."""
+
+    async def live():
+        wait, wake = made()
+        press("wait_task_rescheduled")
+        with pytest.raises(KeyboardInterrupt):
+            await wait()
+        wake()
+        await trio.lowlevel.checkpoint()
+
+    trio.run(live)
+
+
+def test_who_is_taken_out_to_be_woken_is_woken(press):
+    """Or nobody could cancel it."""
+
+    async def live():
+        wait, wake = inbox_and_note()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            press("reschedule")
+            wake()
+            await trio.Event().wait()
+
+    with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
+        trio.run(live)
