@@ -35,6 +35,7 @@ from actgent.messages import (
     Token,
     ToolResult,
     Usage,
+    checked_metadata,
     new_id,
 )
 from actgent.modes.changes import ModeChange, changes_in
@@ -480,13 +481,15 @@ class Session(Generic[DataT_co]):
         zone: str | None = None,
         key: str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
         """Have the session told "Running scheduled task: " and the description: in `after` seconds, at a date, or by a cron line.
 
         A date without a time zone and a cron line are read in `zone` (`Europe/Berlin`; for cron lines UTC by default).
         With a journal it is durable on return and fires also after a restart, and at the start where its time has
         passed meanwhile; without one it ends with the agent's block. An unloaded session is reloaded. What was set
-        under a `key` is not set again. The message has this `priority`.
+        under a `key` is not set again. The message has this `priority`, and this `metadata`, as that of `chat`. Nobody says it
+        at that moment, so its sender is always the schedule, of the kind system.
 
         Raises:
             ConfigurationError: the time is wrong, in the past by more than a minute, or not exactly one is given; or there is
@@ -497,11 +500,12 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.schedule()")
         check_id("key", key)
-        times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone, "priority": priority}
+        times: dict[str, Any] = {"after": after, "at": at, "cron": cron, "zone": zone}
+        said: dict[str, Any] = {"priority": priority, "metadata": metadata}
         try:
-            return await schedule_in(self, description, key=key, **times)
+            return await schedule_in(self, description, key=key, **times, **said)
         except SessionMoved as moved:
-            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times)
+            made: Schedule = await self._elsewhere(moved).schedule(description, key=key, **times, **said)
             return made
 
     async def unschedule(self, schedule_id: str) -> bool:
@@ -551,6 +555,7 @@ class Session(Generic[DataT_co]):
         priority: Priority | PriorityName = Priority.NORMAL,
         task_id: str | None = None,
         deadline: float = TASK_DEADLINE,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Give a task to another agent of the runtime, without waiting for it; returns the task's id.
 
@@ -558,7 +563,9 @@ class Session(Generic[DataT_co]):
         agent), which starts a turn here; several that come while a turn runs are answered together. Until then the
         task is a child session of that id, or of one that is made from it where the agent has another session of that
         id, and is closed with this one. With a journal both survive the process; a caller that gives the same `task_id`
-        to the same agent again after a crash gets the same task, and other sessions get others.
+        to the same agent again after a crash gets the same task, and other sessions get others. The task's message has this
+        `metadata`, as that of `chat` (an agent of another pool is not told); its sender is this session's agent, and it draws on what
+        this session may use.
 
         Where nothing has come `deadline` seconds after it was given (a week; `math.inf` is never), the task is stopped and
         fails with `DeadlineExceeded`, of the kind `deadline`. Time in which it is queued, waits for people or the process
@@ -574,22 +581,28 @@ class Session(Generic[DataT_co]):
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
         try:
-            return await self._delegate(agent, task, priority, task_id, deadline)
+            return await self._delegate(
+                agent, task, task_id, priority=Priority.named(priority), deadline=deadline, metadata=metadata
+            )
         except SessionMoved as moved:
             there = self._elsewhere(moved, priority=_not_normal(priority))
-            known: str = await there.delegate(agent, task, task_id=task_id, deadline=deadline)
+            known: str = await there.delegate(
+                agent, task, task_id=task_id, deadline=deadline, metadata=metadata
+            )
             return known
 
     async def _delegate(
         self,
         agent: str,
         task: Content,
-        priority: Priority | PriorityName,
         task_id: str | None,
+        *,
+        priority: Priority,
         deadline: float,
+        metadata: Mapping[str, Any] | None,
     ) -> str:
         context, delegation = self._here, self._services.delegation
-        agents = delegation.agents
+        agents, noted = delegation.agents, None if metadata is None else checked_metadata(metadata)
         if agent not in agents:
             await wait_started(agent)
         return await delegation.delegate(
@@ -598,8 +611,9 @@ class Session(Generic[DataT_co]):
             sayable_parts(task),
             key=task_key(context.scope, task_id) if task_id else f"{self.id}/task/{new_id()}",
             name=task_id or "",
-            priority=Priority.named(priority),
+            priority=priority,
             deadline=deadline,
+            metadata=noted,
         )
 
     async def cancel_task(self, task_id: str) -> bool:

@@ -100,6 +100,7 @@ def to_schedule(data: Data) -> Schedule:
         cron=data["cron"] or "",
         zone=data["zone"],
         priority=Priority.named(data["priority"]),
+        metadata=data.get("metadata") or NO_METADATA,
     )
 
 

@@ -268,6 +268,7 @@ class RemoteSession:
         zone: str | None = None,
         key: str | None = None,
         priority: Priority | PriorityName = Priority.NORMAL,
+        metadata: Mapping[str, Any] | None = None,
     ) -> Schedule:
         """Have the session told something at a time; see `Session.schedule`."""
         check_id("key", key)
@@ -278,6 +279,7 @@ class RemoteSession:
             "zone": zone,
             "key": key or new_secret(),
             "priority": Priority.named(priority).name.lower(),
+            "metadata": dict(checked_metadata(metadata)) if metadata else None,
         }
         body = {name: value for name, value in given.items() if value is not None}
         return to_schedule(
@@ -295,6 +297,7 @@ class RemoteSession:
         *,
         task_id: str | None = None,
         deadline: float = TASK_DEADLINE,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Give a task to another agent, without waiting for it; returns the task's id. See `Session.delegate`."""
         check_seconds("deadline", deadline)
@@ -305,6 +308,8 @@ class RemoteSession:
         }
         if math.isfinite(deadline):
             body["deadline"] = deadline
+        if metadata:
+            body["metadata"] = dict(checked_metadata(metadata))
         made = await self.calls.call(self.request("delegate", body=body))
         return str(made["id"])
 

@@ -2,13 +2,15 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from secrets import token_hex
+from typing import Any
 
 import attrs
 
 from actgent.errors import ConfigurationError
-from actgent.messages import Priority
+from actgent.messages import NO_METADATA, Priority, checked_metadata
 
 from .cron import next_time, zone_of
 
@@ -34,6 +36,8 @@ class Schedule:
     """The IANA time zone that the cron line is read in."""
     priority: Priority = Priority.NORMAL
     """Of the message that it sends."""
+    metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
+    """Of the message that it sends: kept for programs, and never shown to a model."""
     is_delay: bool = False
     """True: it was set with `after=`, and takes as long, whoever sets the clock meanwhile."""
 
@@ -54,6 +58,7 @@ def parse_schedule(
     zone: str | None = None,
     key: str | None = None,
     priority: Priority | str = Priority.NORMAL,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Schedule:
     """Make a schedule from one of `after`, `at` and `cron`.
 
@@ -81,6 +86,7 @@ def parse_schedule(
         cron=cron or "",
         zone=name,
         priority=Priority.named(priority),
+        metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
         is_delay=after is not None,
     )
 

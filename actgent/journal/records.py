@@ -460,6 +460,8 @@ class Scheduled:
     depth: int = 0
     """As in `Accepted`."""
     deepest: int = 0
+    metadata: Mapping[str, Any] = NOTHING
+    """Of the message that it sends."""
 
 
 @attrs.frozen(kw_only=True)

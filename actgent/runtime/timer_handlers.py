@@ -119,6 +119,7 @@ def _message(session_id: str, timer: ScheduleTimer) -> Message:
         sender=SCHEDULE_SENDER,
         parts=(Text(SCHEDULED_PREFIX + schedule.description),),
         priority=schedule.priority,
+        metadata=schedule.metadata,
         traceparent=timer.traceparent,
     )
 

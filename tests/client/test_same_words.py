@@ -106,6 +106,9 @@ async def test_metadata_roles_and_descriptions(agent):
         assert [each async for each in told]
     await agent.receive(session.create_message("fourth", metadata={"ticket": 10}))
     await session.wait_idle()
+    later = await session.schedule("fifth", after=3600, metadata={"ticket": 11})
+    assert later.metadata == {"ticket": 11}
+    assert [each.metadata for each in await look(session.schedules)] == [{"ticket": 11}]
     page = await session.messages(roles=["user"], limit=3)
     assert [dict(each.metadata) for each in page] == [{"ticket": 8}, {"ticket": 9}, {"ticket": 10}]
     assert (page.first, page.last, page.total) == (2, 6, 8)

@@ -89,7 +89,7 @@ async def test_no_record_holds_what_is_redacted_and_memory_keeps_it(autojump_clo
             session.state.dispatch(("mail", {"of": [SECRET, 1]}))
             with pytest.raises(ZeroDivisionError):
                 session.state.dispatch(lambda _: 1 / 0)
-            await session.schedule(f"write to {SECRET}", after=1e6)
+            await session.schedule(f"write to {SECRET}", after=1e6, metadata={"to": SECRET})
             assert session.state["mail"] == {"of": [SECRET, 1]}
             assert SECRET in session.history[0].text
             assert SECRET in session.history[-1].text

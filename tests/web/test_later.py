@@ -18,11 +18,13 @@ async def test_a_schedule_is_set_once_under_its_key(ada):
         "zone": "Europe/Berlin",
         "key": "k",
         "priority": "high",
+        "metadata": {"ticket": 7},
     }
     first, again = [await ada.post("/v1/sessions/s1/schedules", json=body) for _ in range(2)]
     assert (first.status_code, first.json()) == (201, again.json())
     listed = (await ada.get("/v1/sessions/s1/schedules")).json()["items"]
     assert listed == [first.json()]
+    assert listed[0]["metadata"] == {"ticket": 7}
     assert (listed[0]["zone"], listed[0]["priority"], listed[0]["due"][-1]) == ("Europe/Berlin", "high", "Z")
     path = f"/v1/sessions/s1/schedules/{listed[0]['id']}"
     assert [(await ada.delete(path)).status_code for _ in range(2)] == [204, 404]
@@ -51,7 +53,8 @@ async def test_a_time_that_makes_no_sense_is_refused(ada, body):
 async def test_a_task_is_given_and_reports(ada):
     """What another agent makes of a task is a message into the session; an unknown agent or task is a 404."""
     given = await ada.post(
-        "/v1/sessions/s1/tasks", json={"agent": "helper", "task": "do it", "task_id": "t1"}
+        "/v1/sessions/s1/tasks",
+        json={"agent": "helper", "task": "do it", "task_id": "t1", "metadata": {"ticket": 7}},
     )
     assert (given.status_code, given.json()) == (202, {"id": "t1", "agent": "helper"})
     seen = {"records": 0}
@@ -60,6 +63,8 @@ async def test_a_task_is_given_and_reports(ada):
     ]:
         seen = found
     assert (await ada.post("/v1/sessions/s1/tasks", json={"agent": "nobody", "task": "x"})).status_code == 404
+    wrong = {"agent": "helper", "task": "x", "metadata": "x"}
+    assert (await ada.post("/v1/sessions/s1/tasks", json=wrong)).status_code == 422
     told, unknown = [await ada.delete(f"/v1/sessions/s1/tasks/{each}") for each in ("t1", "none")]
     assert (told.status_code, told.json()["as_asked"]) == (404, False)
     assert (unknown.status_code, "as_asked" in unknown.json()) == (404, False)

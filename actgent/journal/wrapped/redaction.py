@@ -200,5 +200,5 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Ended: _fields(words=_value),
     Rated: _fields(comment=_value, expected=_value),
     Unwanted: _fields(reason=_value),
-    Scheduled: _fields(description=_value, baggage=_value),
+    Scheduled: _fields(description=_value, baggage=_value, metadata=_value),
 }

@@ -164,6 +164,7 @@ class Delegation:
         name: str = "",
         priority: Priority = Priority.NORMAL,
         deadline: float = TASK_DEADLINE,
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Have another agent do something in a child session; returns its `name`, or else the child's id.
 
@@ -171,7 +172,15 @@ class Delegation:
         """
         with host_of(asker).kept(asker), unless_written():
             await self._open(
-                opener, asker, content, key=key, reports=True, name=name, priority=priority, deadline=deadline
+                opener,
+                asker,
+                content,
+                key=key,
+                reports=True,
+                name=name,
+                priority=priority,
+                deadline=deadline,
+                metadata=metadata,
             )
         return name or _child_id(opener, asker, key)
 
@@ -187,6 +196,7 @@ class Delegation:
         name: str = "",
         deadline: float = math.inf,
         form: TurnOptions | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> SessionContext | Answered:
         """The child session of a task: a new one, the one that is at work, or what it came to.
 
@@ -221,7 +231,12 @@ class Delegation:
             child = opener.new(owner, session_id=child_id, parent=asker, task=task, is_transient=True)
             async with opener.beginning(child):
                 message = message_to(
-                    child, content, message_id=task.message_id, priority=priority, on_busy="queue"
+                    child,
+                    content,
+                    message_id=task.message_id,
+                    priority=priority,
+                    on_busy="queue",
+                    metadata=metadata,
                 )
                 future = None if form is None else task.future  # it has what the journal is to keep
                 await opener.intake.accept(child, message, once=True, future=future)

@@ -215,6 +215,7 @@ def _record(timer: ScheduleTimer) -> Scheduled:
         within=timer.within,
         depth=timer.depth,
         deepest=timer.deepest,
+        metadata=schedule.metadata,
     )
 
 
@@ -299,6 +300,7 @@ def _schedule(record: Scheduled) -> Schedule:
         cron=record.cron,
         zone=record.zone,
         priority=record.priority,
+        metadata=record.metadata,
         is_delay=record.delay,
     )
 

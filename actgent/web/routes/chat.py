@@ -24,7 +24,7 @@ from actgent.web.problems import Problem, missing
 from actgent.web.streaming.happenings import MessageStory, find_message
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, ON_BUSY, PLACE, PRIORITY, check_client_id
+from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY, check_client_id
 from .views import of_rating, of_said
 
 MAX_WAIT = 300
@@ -77,10 +77,7 @@ _SAID = {
         "message_id": ID,
         "priority": PRIORITY,
         "on_busy": ON_BUSY,
-        "metadata": {
-            "type": "object",
-            "description": "Kept with the message for programs, and never shown to a model; at most 16,000 characters.",
-        },
+        "metadata": METADATA,
         "deadline": {
             "type": "number",
             "minimum": 1,

@@ -10,7 +10,7 @@ from actgent.web.problems import Problem, missing
 
 from .chat import CONTENT, to_content
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, PRIORITY, SECONDS
+from .schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
 from .views import of_schedule
 
 _ONE = {"agent": AGENT}
@@ -28,6 +28,7 @@ _SCHEDULE = {
         "zone": {"type": "string"},
         "key": ID,
         "priority": PRIORITY,
+        "metadata": METADATA,
     },
     "required": ["description"],
     "oneOf": [{"required": [name]} for name in ("after", "at", "cron")],
@@ -40,6 +41,7 @@ _TASK = {
         "task": CONTENT,
         "task_id": ID,
         "deadline": SECONDS,
+        "metadata": METADATA,
     },
     "required": ["agent", "task"],
     "additionalProperties": False,
@@ -63,6 +65,7 @@ async def schedule(call: HTTPCall) -> Response:
         zone=body.get("zone"),
         key=body.get("key"),
         priority=body.get("priority", "normal"),
+        metadata=body.get("metadata"),
     )
     return JSON(of_schedule(made), status_code=201)
 
@@ -103,10 +106,8 @@ async def delegate(call: HTTPCall) -> Response:
     """Give a task to another agent; what it comes to is a message into this session."""
     body, session = call.body, await call.session()
     call.gateway.reach.known_opener(body["agent"])
-    given = {"deadline": body["deadline"]} if "deadline" in body else {}
-    task_id = await session.delegate(
-        body["agent"], to_content(body["task"]), task_id=body.get("task_id"), **given
-    )
+    given = {name: body[name] for name in ("task_id", "deadline", "metadata") if name in body}
+    task_id = await session.delegate(body["agent"], to_content(body["task"]), **given)
     return JSON({"id": task_id, "agent": body["agent"]}, status_code=202)
 
 

@@ -43,6 +43,10 @@ PLACE: Mapping[str, Any] = {
 STATE: Mapping[str, Any] = {"type": "string", "enum": list(STATES)}
 ON_BUSY: Mapping[str, Any] = {"enum": list(get_args(OnBusy))}
 PRIORITY: Mapping[str, Any] = {"enum": ["urgent", "high", "normal", "low"]}
+METADATA: Mapping[str, Any] = {
+    "type": "object",
+    "description": "Kept with the message for programs, and never shown to a model; at most 16,000 characters.",
+}
 SECONDS: Mapping[str, Any] = {"type": "number", "exclusiveMinimum": 0, "maximum": 3e9}
 DECISIONS = ("approve", "reject", "edit", "respond")
 SHARED = ("model_calls", "tool_calls", "tokens", "cost", "seconds")

@@ -129,6 +129,7 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
         "cron": schedule.cron or None,
         "zone": schedule.zone,
         "priority": schedule.priority.name.lower(),
+        "metadata": dict(schedule.metadata),
     }
 
 

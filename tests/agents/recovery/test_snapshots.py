@@ -132,7 +132,12 @@ async def act(session, dice, number):  # noqa: C901, PLR0912 - a table
             with pytest.raises(ZeroDivisionError):
                 state.dispatch(lambda _: 1 / 0)
         case 4:
-            await session.schedule(f"later {number}", after=dice.choice((0.01, 3600)), key=f"k{number % 5}")
+            await session.schedule(
+                f"later {number}",
+                after=dice.choice((0.01, 3600)),
+                key=f"k{number % 5}",
+                metadata={"number": number} if number % 2 else None,
+            )
         case 5 if session.schedules:
             await session.unschedule(session.schedules[0].id)
         case 6:

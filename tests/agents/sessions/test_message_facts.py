@@ -235,3 +235,68 @@ async def test_links_need_no_journal():
         await agent.run("hi", session=session, sender=Sender("bob"), message_id="m")
         links = await session.links("m")
         assert (links.observations, links.effects) == ((), (session.history[1].id,))
+
+
+# --- of messages that come later, or go to other agents ----------------------------------------
+
+
+async def test_a_schedule_has_metadata_for_its_messages_also_after_a_restart(autojump_clock, tmp_path):
+    """Each time, from the record and from a snapshot; what it is set with can be read, and no model sees it."""
+    url, noted, heard = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
+    llm = ScriptedLLM(lambda chat: str("ticket" in str(chat)))
+    for life in range(3):
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=llm))
+            session = await agent.ensure_session("ada", "s")
+            if life == 0:
+                made = await session.schedule("look", cron="* * * * *", key="k", metadata=noted)
+                assert made.metadata == noted
+            (known,) = session.schedules
+            assert known.metadata == noted
+            await trio.sleep(100)
+            await session.wait_idle()
+            heard += [message for message in session.history if message.sender.kind == "system"]
+            assert {message.text for message in session.history if message.sender.kind == "agent"} <= {
+                "False"
+            }
+    assert len(heard) >= 3
+    assert all(message.metadata == noted for message in heard)
+
+
+async def test_a_task_has_metadata_also_after_a_restart(autojump_clock, tmp_path):
+    """In the session of whoever works at it, whose turn goes on; what it came to has none."""
+    url, noted, children = f"sqlite:///{tmp_path}/agents.db", {"ticket": 7}, []
+
+    async def work(chat):
+        await trio.sleep(100)
+        return f"dug, {'ticket' in str(chat)}"
+
+    for seconds in (50, 300):
+        async with open_runtime(journal=url) as runtime:
+            worker = BareAgent("worker", llm=ScriptedLLM(work), grace=0)
+            worker.on_session(children.append)
+            await runtime.start(worker)
+            lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM(["told"], repeat=True)))
+            session = await lead.ensure_session("ada", "s")
+            assert await session.delegate("worker", "dig", task_id="t", metadata=noted) == "t"
+            await trio.sleep(seconds)
+            told = session.history
+    assert [[dict(each.metadata) for each in child.history][:1] for child in children] == [[noted], [noted]]
+    assert "dug, False" in told[0].text
+    assert told[0].metadata == {}
+
+
+@pytest.mark.parametrize("metadata", ["x", {1: 2}, {"x": object()}, {"x": "y" * 20_000}])
+async def test_wrong_metadata_sets_and_gives_nothing(metadata):
+    """Neither a schedule nor a session of the other agent is there."""
+    async with open_runtime() as runtime:
+        await runtime.start(BareAgent("worker", llm=ScriptedLLM(["dug"])))
+        lead = await runtime.start(BareAgent("lead", llm=ScriptedLLM([])))
+        session = await lead.create_session("ada")
+        with pytest.raises(ConfigurationError, match="metadata="):
+            await session.schedule("look", after=1, metadata=metadata)
+        with pytest.raises(ConfigurationError, match="metadata="):
+            await session.delegate("worker", "dig", metadata=metadata)
+        assert session.schedules == ()
+        assert not session.children
+        assert [each.session_id for each in await runtime.sessions()] == [session.id]
