@@ -430,8 +430,11 @@ class Node:
 
     async def _drain(self, do: Do) -> None:
         """Let turns of a partition end, and the rest go: another node goes on with it."""
-        self._requests[do.partition].hold()
+        requests, over = self._requests[do.partition], trio.current_time() + self._grace
+        requests.hold()
         async with self._runtime.drain(partial(self._is_of, do.partition), grace=self._grace):
+            with trio.move_on_at(over):
+                await requests.wait_looked_at()
             await self._turns_ended(do)
 
     async def _turns_ended(self, do: Do) -> None:

@@ -973,3 +973,29 @@ async def test_what_was_stopped_with_its_partition_may_be_what_its_next_owner_di
             [1],
         )
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+async def test_the_death_of_an_owner_is_noted_before_its_partition_moves_on(deaths, autojump_clock):
+    """Its next owner knows of none before: what is just looked at is waited for, and what is to be begun alone is so there."""
+    link, quarantine = Returning(), Quarantine()
+    about = properties(reply_to="gone", message_id="m", headers={"deaths": deaths} if deaths else None)
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Holding(), link, quarantine=quarantine)
+        await quarantine.alone.acquire()
+        requests.open(has_died=True)
+        delivery = Delivery(about, redelivered=True)
+        requests.take(delivery, asks(1))
+        requests.hold()
+        with trio.fail_after(60):
+            await requests.wait_looked_at()
+        requests.close()
+        assert delivery.became == ["acknowledged"]
+        assert [each.headers for each in link.returned] == [{"repeated": True, "deaths": deaths + 1}]
+        quarantine.alone.release()
+        requests.open()
+        again = Delivery(link.returned[0], redelivered=True)
+        requests.take(again, asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (again.became, len(requests)) == ([], 1)
+        nursery.cancel_scope.cancel()

@@ -65,6 +65,8 @@ class Requests:
         self._is_held = False
         """True: another node is to have it, as soon as the turns here have ended."""
         self._running: dict[tuple[str, str], RequestWork] = {}
+        self._looked_at: dict[RequestWork, trio.Event] = {}
+        """Of those that may have killed a node, what is set when it is known what is to be done with them."""
         self._dropped: dict[tuple[str, str], None] = {}
         """Those that nobody waits for any more, and that may still come: their drops overtake them."""
         self._lines = Counter[str]()
@@ -109,6 +111,12 @@ class Requests:
     def hold(self) -> None:
         """Begin nothing more but what turns may wait for, or what stops them; what runs goes on. The rest goes to the next owner when it is closed."""
         self._waiting, self._is_held = self._waiting or [], True
+        self._redeliveries.hold()
+
+    async def wait_looked_at(self) -> None:
+        """Wait until it is noted with each request that came again that a node may have died of it, or it is begun."""
+        while self._looked_at:
+            await next(iter(self._looked_at.values())).wait()
 
     # --- one request ---------------------------------------------------------------------
 
@@ -117,7 +125,7 @@ class Requests:
         delivery = work.delivery
         is_known = delivery.redelivered or delivery.properties.headers
         if is_known and self._redeliveries.may_have_killed(work):
-            self._running[work.place] = work
+            self._running[work.place], self._looked_at[work] = work, trio.Event()
             self._start(self._suspect, work)
         else:
             self._begin(work)
@@ -142,6 +150,7 @@ class Requests:
         with trio.CancelScope() as scope:
             work.scope = scope
             may_begin = await self._redeliveries.look_at(work)
+        self._looked_at.pop(work).set()
         if self._running.get(work.place) is work:
             del self._running[work.place]
         if may_begin:

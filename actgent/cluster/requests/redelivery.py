@@ -57,11 +57,22 @@ class Redeliveries:
     """What is begun alone, with what is set when it has ended."""
     _deaths: dict[tuple[str, str], int] = attrs.field(init=False, factory=dict)
     """How many have been noted with what came, at most: it comes twice where a node dies of it before its acknowledgement has gone."""
+    _is_held: bool = attrs.field(init=False, default=False)
+    """True: another node is about to have the queue."""
+    _queueing: set[trio.CancelScope] = attrs.field(init=False, factory=set)
+    """What ends the waiting of those that are to be begun alone."""
 
     def forget(self) -> None:
         """The queue is another node's: what comes from there again, that one has had."""
+        self._is_held = False
         self._given_back.clear()
         self._deaths.clear()
+
+    def hold(self) -> None:
+        """The queue is about to be another node's, which knows of no death before: all are noted, and nothing is begun alone here."""
+        self._is_held = True
+        for scope in self._queueing:
+            scope.cancel()
 
     def give_back(self, work: RequestWork) -> None:
         """Have a request come again: to this node, unless the queue is another one's by then."""
@@ -118,21 +129,34 @@ class Redeliveries:
             work.delivery.acknowledge()
         elif is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
             await self._give_up(work, deaths)
-        elif deaths >= MOST_DEATHS:
+        elif deaths >= MOST_DEATHS and await self._queue_alone():
             await self._try_alone(work)
         else:
             await self._put_again(work)
 
+    async def _queue_alone(self) -> bool:
+        """Wait until a request may be begun alone, which holds `Quarantine.alone` from then on; False if its next owner is to do that."""
+        with trio.CancelScope() as scope:
+            self._queueing.add(scope)
+            if self._is_held:
+                scope.cancel()
+            try:
+                await self._quarantine.alone.acquire()
+            finally:
+                self._queueing.discard(scope)
+            return True
+        return False
+
     async def _try_alone(self, work: RequestWork) -> None:
         """Have a request begun while no other one is begun of which a node may have died; if the node dies, it was this one."""
-        async with self._quarantine.alone:
-            done = self._tried[work.place] = trio.Event()
-            try:
-                if await self._put_again(work, alone=True):
-                    with trio.move_on_after(TRIED):
-                        await done.wait()
-            finally:
-                del self._tried[work.place]
+        done = self._tried[work.place] = trio.Event()
+        try:
+            if await self._put_again(work, alone=True):
+                with trio.move_on_after(TRIED):
+                    await done.wait()
+        finally:
+            del self._tried[work.place]
+            self._quarantine.alone.release()
 
     async def _put_again(self, work: RequestWork, *, alone: bool = False) -> bool:
         """Put a request into its queue again, with one death more noted; returns False if that cannot be done now."""
