@@ -369,6 +369,7 @@ class Node:
     def _note_taken(self, taken: Taken) -> None:
         if not taken.was_clean:
             self.members.forget(taken.before)
+        self._requests[taken.partition].note_before(taken.before)
         self.figures.note_taken(taken)
         self._act(self.ownership.taken(taken.partition, taken.epoch, was_clean=taken.was_clean))
 

@@ -51,7 +51,7 @@ class Quarantine:
     """The suspects among the sessions of one node."""
 
     def __init__(self, journal: PartitionedJournal, link: BrokerLink) -> None:
-        self._journal, self._link = journal, link
+        self._journal, self._link, self.node = journal, link, journal.node
         self._runtime: Runtime
         self.alone = trio.Lock()
         """Held by whoever begins a request or opens a session alone, as nodes may have died of it."""

@@ -29,7 +29,7 @@ REPEATED = "repeated"
 DEATHS = "deaths"
 """The header with the number of nodes that have died while they had a message; of a read, as far as its client can tell."""
 ALONE = "alone"
-"""The header of a request that its node has begun while it began no other one of which a node may have died."""
+"""The header of a request that a node has begun while it began no other one of which a node may have died, with its name; older ones say true."""
 _MOST_NOTED = 1000
 """Deaths that are read of a header, at most: a number that is counted on stays one that can be sent."""
 _READ = ("reply_to", "message_id", "priority", "delivery_mode", "expiration")
@@ -225,18 +225,18 @@ def deaths_of(delivery: Delivery) -> int:
     return min(max(noted, 0), _MOST_NOTED) if isinstance(noted, int) else 0
 
 
-def is_alone(delivery: Delivery) -> bool:
-    """True if a request was begun alone, or is to be."""
-    return ALONE in (delivery.properties.headers or {})
+def was_alone(delivery: Delivery, node: str) -> bool:
+    """True if a request was begun alone by this node, or was to be."""
+    return (delivery.properties.headers or {}).get(ALONE) in (True, node)
 
 
-def with_death(delivery: Delivery, *, alone: bool = False) -> commands.Basic.Properties:
+def with_death(delivery: Delivery, *, alone_at: str = "") -> commands.Basic.Properties:
     """What the broker is to read of a message that goes into its queue again, as one that had one more node die."""
     about = carried_over(delivery)
     about.headers = {
         **(about.headers or {}),
         DEATHS: deaths_of(delivery) + 1,
-        **({ALONE: True} if alone else {}),
+        **({ALONE: alone_at} if alone_at else {}),
     }
     return about
 
@@ -251,8 +251,8 @@ def carried_over(delivery: Delivery) -> commands.Basic.Properties:
         headers[REPEATED] = True
     if deaths := deaths_of(delivery):
         headers[DEATHS] = deaths
-    if is_alone(delivery):
-        headers[ALONE] = True
+    if isinstance(alone_at := (about.headers or {}).get(ALONE), bool | str):
+        headers[ALONE] = alone_at
     return commands.Basic.Properties(
         message_type=about.message_type,
         headers=headers or None,

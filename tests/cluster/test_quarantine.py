@@ -43,6 +43,7 @@ class World:
     """What was done, in its order."""
     records: list = attrs.field(factory=list)
     count: int = 64
+    node: str = "web-1"
     owned: dict = attrs.field(factory=dict)
 
     @property

@@ -58,11 +58,15 @@ class Tasks:
 
 class Quarantine:
     def __init__(self, *, can_bury=True, accepted=()):
-        self.alone, self.can_bury, self.buried = trio.Lock(), can_bury, []
+        self.node, self.alone, self.can_bury, self.buried = "web-1", trio.Lock(), can_bury, []
         self.accepted = list(accepted)
         """Whether sessions have accepted what the next requests say, or an error."""
+        self.released = trio.Event()
+        """What the session `withheld` waits for."""
 
     async def wait(self, session_id):
+        if session_id == "withheld":
+            await self.released.wait()
         await trio.lowlevel.checkpoint()
 
     def is_blamed(self, session_id):
@@ -371,6 +375,7 @@ async def test_a_read_of_which_a_node_may_have_died_is_acknowledged_with_its_ans
         assert await comes(alone) == []
         requests.close()
         await trio.testing.wait_all_tasks_blocked()
+        requests.note_before("web-1")
         requests.open(has_died=True)
         link.sent.clear()
         assert await comes(alone, redelivered=True) == ["acknowledged"]
@@ -668,6 +673,7 @@ async def test_a_request_whose_nodes_die_is_begun_alone_and_then_given_up(autoju
         await trio.testing.wait_all_tasks_blocked()
         assert not quarantine.alone.locked()
 
+        requests.note_before("web-1")
         requests.open(has_died=True)
         assert (await comes(alone, redelivered=True)).became == ["acknowledged"]
         assert (quarantine.buried, len(link.returned)) == (["1"], 2)
@@ -791,7 +797,7 @@ async def test_a_death_is_counted_once_with_what_was_accepted(autojump_clock):
         await trio.testing.wait_all_tasks_blocked()
         assert [each.headers for each in link.returned] == [
             {"deaths": 1, "repeated": True},
-            {"deaths": 2, "repeated": True, "alone": True},
+            {"deaths": 2, "repeated": True, "alone": "web-1"},
         ]
         nursery.cancel_scope.cancel()
 
@@ -999,3 +1005,36 @@ async def test_the_death_of_an_owner_is_noted_before_its_partition_moves_on(deat
         await trio.testing.wait_all_tasks_blocked()
         assert (again.became, len(requests)) == ([], 1)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_request_to_a_suspect_is_begun_alone_when_that_has_had_its_trial(autojump_clock):
+    """Not before, as it would only wait: its node may die meanwhile of anything else, also of the suspect, and the request would be refused."""
+    link, quarantine = Returning(), Quarantine()
+    asked = WireRequest(id="1", verb="GET", path="/sessions/withheld", owner="ada")
+    about = properties(reply_to="gone", message_id="m", headers={"deaths": 1})
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Holding(), link, quarantine=quarantine)
+        requests.open(has_died=True)
+        requests.take(Delivery(about, redelivered=True), asked)
+        await trio.sleep(TRIED + 1)
+        assert (link.returned, quarantine.alone.locked()) == ([], False)
+        quarantine.released.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.headers["deaths"] for each in link.returned] == [2]
+        assert quarantine.alone.locked()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_that_another_node_was_to_begin_alone_is_not_given_up(autojump_clock):
+    """As that one has handed its partition over before, and the next one has begun it beside others; it is begun alone once more."""
+    link, quarantine = Returning(), Quarantine()
+    about = properties(reply_to="gone", message_id="m", headers={"deaths": 2, "alone": "web-7"})
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Holding(), link, quarantine=quarantine)
+        requests.note_before("web-8")
+        requests.open(has_died=True)
+        requests.take(Delivery(about, redelivered=True), asks(1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [each.headers for each in link.returned] == [{"repeated": True, "deaths": 3, "alone": "web-1"}]
+        nursery.cancel_scope.cancel()
+    assert (quarantine.buried, link.sent) == ([], [])

@@ -93,6 +93,10 @@ class Requests:
         if len(self._dropped) > DROPS:
             del self._dropped[next(iter(self._dropped))]
 
+    def note_before(self, node: str) -> None:
+        """The partition was this node's before."""
+        self._redeliveries.before = node
+
     def open(self, *, has_died: bool = False) -> None:
         """The partition is served from now on; `has_died`: its last owner has not given it back."""
         waiting, self._waiting, self._is_held = self._waiting, None, False

@@ -12,7 +12,7 @@ import trio
 from actgent.cluster.amqp import NotConfirmed, Unroutable
 from actgent.cluster.link import BROKEN, BrokerLink
 from actgent.cluster.quarantine import POISON, Quarantine
-from actgent.cluster.wire import deaths_of, is_alone, with_death
+from actgent.cluster.wire import deaths_of, was_alone, with_death
 from actgent.errors import JournalFailed
 from actgent.support.logs import Each, logger_of
 from actgent.web.problems import Problem
@@ -51,6 +51,8 @@ class Redeliveries:
     _lead_on: LeadOn
     has_died: bool = False
     """True for a partition whose last owner has died: what was delivered before may have been at it."""
+    before: str = ""
+    """The last owner of a partition, by its name."""
     _given_back: set[tuple[str, str]] = attrs.field(init=False, factory=set)
     """What this node itself has put back into the queue."""
     _tried: dict[tuple[str, str], trio.Event] = attrs.field(init=False, factory=dict)
@@ -127,20 +129,24 @@ class Redeliveries:
         is_twice = self._deaths.get(work.place, 0) >= deaths  # it was put again, and is here as that, too
         if is_twice or (work.is_read and work.gone.is_set()):
             work.delivery.acknowledge()
-        elif is_alone(work.delivery) or (is_shared and deaths >= MOST_DEATHS):
+        elif was_alone(work.delivery, self.before) or (is_shared and deaths >= MOST_DEATHS):
             await self._give_up(work, deaths)
-        elif deaths >= MOST_DEATHS and await self._queue_alone():
+        elif deaths >= MOST_DEATHS and await self._queue_alone(work):
             await self._try_alone(work)
         else:
             await self._put_again(work)
 
-    async def _queue_alone(self) -> bool:
-        """Wait until a request may be begun alone, which holds `Quarantine.alone` from then on; False if its next owner is to do that."""
+    async def _queue_alone(self, work: RequestWork) -> bool:
+        """Wait until a request may be begun alone, which holds `Quarantine.alone` from then on; False if its next owner is to do that.
+
+        Not while it would only wait for its session, of which the node may die as well.
+        """
         with trio.CancelScope() as scope:
             self._queueing.add(scope)
             if self._is_held:
                 scope.cancel()
             try:
+                await self._quarantine.wait(work.session)
                 await self._quarantine.alone.acquire()
             finally:
                 self._queueing.discard(scope)
@@ -160,7 +166,7 @@ class Redeliveries:
 
     async def _put_again(self, work: RequestWork, *, alone: bool = False) -> bool:
         """Put a request into its queue again, with one death more noted; returns False if that cannot be done now."""
-        about = with_death(work.delivery, alone=alone)
+        about = with_death(work.delivery, alone_at=self._quarantine.node if alone else "")
         try:
             with trio.fail_after(TAKEN):
                 await self._link.publish(self._queue, work.delivery.body, about)
