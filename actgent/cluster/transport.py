@@ -415,6 +415,10 @@ class BrokerTransport(Transport):
             await self._link.publish(self._queue_of(known), encode_message(message), about)
         except Unroutable:
             self._layout = None  # the pool may have other queues by now
+            if known.partition is None:
+                _log.warning(
+                    "no node of pool %s has run yet, and it is waited for: is pool= right?", self._pool
+                )
             raise NoQueue(
                 "the cluster has no queue for this: no node of this pool has run yet; start one, or look at pool=",
                 was_sent=False,

@@ -26,11 +26,12 @@ async def test_an_agent_that_no_node_hosts_is_named_with_its_pool_and_those_that
                     await session.chat("hello")
 
 
-async def test_who_asks_a_pool_that_nobody_has_served_hears_what_to_do(open_cluster):
-    """No queue is there for its requests: it is a node that makes them."""
+async def test_who_asks_a_pool_that_nobody_has_served_hears_what_to_do(open_cluster, caplog):
+    """No queue is there for its requests: it is a node that makes them. The log says so at once, as one may be just starting."""
     with trio.fail_after(PATIENCE):
         async with open_cluster() as cluster, connect(cluster.broker, pool="nobodys", patience=0.1) as client:
             with pytest.raises(
                 BrokerLost, match="no node of this pool has run yet; start one, or look at pool="
             ):
                 await client.agents()
+    assert "no node of pool nobodys has run yet, and it is waited for: is pool= right?" in caplog.messages
