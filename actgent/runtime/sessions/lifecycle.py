@@ -271,10 +271,13 @@ class SessionLifecycle:
         let_go = self.remove(context)
         while let_go:
             other = let_go.pop()
+            host = host_of(other)
+            if host is not self and host.is_stopping:  # its next start goes on with it
+                continue
             other.mail.is_transient = True
             if _is_over(other):
-                host_of(other).note_closed(other)
-                let_go += host_of(other).remove(other)
+                host.note_closed(other)
+                let_go += host.remove(other)
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Let a session leave memory; returns those that may have stayed for it alone."""

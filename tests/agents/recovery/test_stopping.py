@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import trio
 
-from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, open_runtime
+from actgent import BareAgent, Mode, Modes, NotRunning, ScriptedLLM, ToolCall, ToolContext, open_runtime, tool
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import Accepted
 from actgent.state.handover import handed, handover_in
@@ -123,3 +123,37 @@ async def test_nothing_is_taken_from_the_call_on_that_stops_an_agent(journal):
         with pytest.raises(NotRunning):
             await session.chat("too late")
     assert not any(isinstance(each, Accepted) for each in await journal.load("s"))
+
+
+async def test_a_session_that_waits_for_a_report_goes_on_with_it_after_its_agent_was_stopped(
+    autojump_clock, journal
+):
+    """The end of the task does not close it here, where nothing of it goes on: it would never be heard, nor erased."""
+    may_end, heard = trio.Event(), []
+
+    @tool
+    async def hand_on(context: ToolContext) -> str:
+        """Hand the work on."""
+        return await context.session.delegate("helper", "help")
+
+    def answer(chat):
+        heard.append(chat.messages[-1].parts[0])
+        return ToolCall("hand_on", {}) if len(heard) == 1 else "thanks"
+
+    async def help_slowly(_):
+        await may_end.wait()
+        return "helped"
+
+    clerks = [BareAgent("clerk", llm=ScriptedLLM(answer), tools=[hand_on]) for _ in range(2)]
+    async with open_runtime(journal=journal) as runtime:
+        await runtime.start(BareAgent("helper", llm=ScriptedLLM(help_slowly)))
+        assert str(await (await runtime.start(clerks[0])).run("go")) == "thanks"
+        runtime.stop("clerk")
+        await trio.sleep(1)
+        may_end.set()
+        await trio.sleep(60)
+        await runtime.start(clerks[1])
+        await trio.sleep(60)
+        assert len(heard) == 3
+        assert "helped" in heard[-1].text
+        assert await journal.sessions() == []
