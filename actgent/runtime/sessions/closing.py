@@ -81,12 +81,18 @@ class _Closing:
     def _stored(self) -> Journal | None:
         """The journal, where it may have more below the session than is in memory."""
         log = self._context.log
-        return self._journal if log is not None and log.creation is None else None
+        are_left = any(self._is_left(each) for each in self._below)
+        return self._journal if log is not None and (log.creation is None or are_left) else None
+
+    def _is_left(self, below: SessionContext) -> bool:
+        """Return True if a session is of another agent that has ended, which may have been started again."""
+        return below.host is not self._context.host and host_of(below).has_ended
 
     async def _close_loaded(self) -> None:
         await host_of(self._context).close(self._context)
         for each in self._below:
-            await write_end(each)
+            if not self._is_left(each):
+                await write_end(each)
 
     async def _close_shortly(self, otherwise: ExitStack) -> None:
         """Close what is in memory as its agent ends; the others may have ended, who know of what is not."""

@@ -25,7 +25,7 @@ from actgent.memory.base import Memory
 from actgent.messages import Message, Priority
 from actgent.runtime.slots import slot_lent, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
-from actgent.sessions.context import SessionContext, host_of
+from actgent.sessions.context import SessionContext, SessionHost, host_of
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.restore import SnapshotKeeper
@@ -80,6 +80,11 @@ class SessionLifecycle:
     def is_stopping(self) -> bool:
         """True if nothing of the agent goes on in this process."""
         return self.runner.is_stopping
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the agent was stopped, and has ended."""
+        return self.is_stopping and not self.runner.is_running
 
     @property
     def is_durable(self) -> bool:
@@ -268,16 +273,7 @@ class SessionLifecycle:
 
     def discard(self, context: SessionContext) -> None:
         """Forget a session, whatever the journal has of it, and let go of its children, and those of theirs that are over."""
-        let_go = self.remove(context)
-        while let_go:
-            other = let_go.pop()
-            host = host_of(other)
-            if host is not self and host.is_stopping:  # its next start goes on with it
-                continue
-            other.mail.is_transient = True
-            if _is_over(other):
-                host.note_closed(other)
-                let_go += host.remove(other)
+        _let_go(self, self.remove(context))
 
     def remove(self, context: SessionContext) -> list[SessionContext]:
         """Let a session leave memory; returns those that may have stayed for it alone."""
@@ -346,7 +342,7 @@ class SessionLifecycle:
     async def close(self, context: SessionContext) -> list[SessionContext]:
         """Close a session and all below it, at once; returns them, also those that somebody else is just closing."""
         with ExitStack() as kept:
-            family = [kept.enter_context(host_of(each).kept(each)) for each in context.family()]
+            family = [kept.enter_context(host_of(each).kept(each)) for each in _family_of(context)]
             for each in family:
                 each.closed = True
             async with trio.open_nursery() as nursery:
@@ -506,6 +502,24 @@ async def _end_at_last(
     for message in messages:
         with lifecycle.last_words():  # one each: late sync handlers are told, too
             await lifecycle.fail_unstarted(context, message, error)
+
+
+def _family_of(context: SessionContext) -> list[SessionContext]:
+    """A session and all below it, but those of other agents that have ended: perhaps their next start goes on with them, or they are erased."""
+    return [each for each in context.family() if each.host is context.host or not host_of(each).has_ended]
+
+
+def _let_go(host: SessionHost, around: list[SessionContext]) -> None:
+    """Let go of sessions that may have stayed for one alone that a host has let go, and of those that stayed for them."""
+    while around:
+        other = around.pop()
+        its_host = host_of(other)
+        if its_host is not host and its_host.is_stopping:  # its next start goes on with it
+            continue
+        other.mail.is_transient = True
+        if _is_over(other):
+            its_host.note_closed(other)
+            around += its_host.remove(other)
 
 
 def _is_over(context: SessionContext) -> bool:

@@ -134,6 +134,32 @@ async def test_what_fails_as_it_is_opened_to_be_closed_stays_open(autojump_clock
     assert [each.message for each in caplog.records if "waits stays open" in each.message]
 
 
+@pytest.mark.parametrize("then", ["stays away", "starts again", "is erased"])
+@pytest.mark.parametrize("works", [True, False])
+async def test_what_an_agent_left_that_was_stopped_is_closed_by_its_next_start_alone(
+    autojump_clock, works, then
+):
+    """The journal may have it no more: written by the agent that has ended, it would come back without its beginning."""
+    llm = ScriptedLLM(["ok"], repeat=True, delay=1000 if works else 0)
+    clerk, *helpers = (BareAgent(name, llm=llm, grace=0) for name in ("clerk", "helper", "helper"))
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        for agent in (clerk, helpers[0]):
+            await runtime.start(agent)
+        root = await clerk.create_session("ada", session_id="root")
+        await helpers[0].create_session("ada", "hello", session_id="below", parent=root)
+        await trio.sleep(1)
+        runtime.stop("helper")
+        await trio.sleep(1)
+        if then == "starts again":
+            await runtime.start(helpers[1])
+        elif then == "is erased":
+            await runtime.delete_session("below", agent="helper")
+        await root.aclose()
+        assert await open_ones(journal) == (["below"] if then == "stays away" else [])
+        there = {each.session_id for each in await journal.sessions()}
+        assert there == ({"root"} if then == "is erased" else {"root", "below"})
+
+
 class FailsToErase(WrappedJournal):
     """Erases nothing."""
 
