@@ -112,6 +112,7 @@ class Sweeper:
             except (Fenced, JournalError) as error:
                 _log.warning("what is to leave the journal stays until later: %s", error)
                 await trio.sleep(RETRY)
+                continue
             with trio.move_on_at(looked + self.retention.pause):
                 await self._arrived.wait()
                 await trio.sleep(GATHER)

@@ -11,7 +11,8 @@ from actgent.approvals import Approve
 from actgent.errors import ConfigurationError, JournalFailed, SessionClosed, SessionNotFound
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Changed, Delivered
+from actgent.journal.records import Changed, Closed, Delivered, Opened
+from actgent.messages import Sender
 from actgent.runtime.retention import Retention
 from actgent.testing import DyingJournal
 
@@ -389,6 +390,33 @@ async def test_what_stayed_open_below_a_closed_session_leaves_memory_with_it(aut
             with pytest.raises(SessionClosed):
                 await below.chat("still there?")
             assert await ids_in(journal) == set()
+
+
+class AwayAtFirst(MemoryJournal):
+    """Cannot say for some times what is to be erased."""
+
+    away = 2
+
+    async def _list_to_erase(self, limit):
+        if self.away:
+            self.away -= 1
+            raise JournalFailed("it is away")
+        return await super()._list_to_erase(limit)
+
+
+async def test_a_journal_that_fails_as_the_runtime_begins_is_asked_again(autojump_clock):
+    """The runtime goes on meanwhile, without retention, too; then what had ended leaves."""
+    async with AwayAtFirst().running() as journal:
+        records = Opened(owner=Sender("ada"), created_at=1.0, transient=True), Closed(erase=True)
+        epoch = await journal.acquire()
+        await journal.commit(Entry(session_id="over", agent="clerk", records=records), epoch=epoch)
+        async with open_runtime(journal=journal) as runtime:
+            agent = await runtime.start(agent_of())
+            await trio.sleep(30)
+            assert await ids_in(journal) == {"over"}
+            await trio.sleep(200)
+            assert await ids_in(journal) == set()
+            assert str(await agent.run("hello")) == "yes"
 
 
 @pytest.mark.parametrize("wrong", [-1, "day", True, float("inf")])
