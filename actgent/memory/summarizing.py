@@ -122,7 +122,9 @@ class SummarizingView(ShortTermView):
             return None
         end = max(place for number, place in self._numbered() if number == covers[-1]) + 1
         read = (*self._kept, *self._chat[:end])
-        return Material(covers[-1], "\n\n".join(line for said in read for line in _lines(said)))
+        last = (self._notices or {}).get(SUMMARY)  # whole: what it has is shown nowhere else any more
+        lines = (line for said in read for line in _lines(said, MOST_READ if said is last else _LONGEST))
+        return Material(covers[-1], "\n\n".join(lines))
 
     def save(self) -> bytes | None:
         if type(self) is not SummarizingView:
@@ -166,18 +168,18 @@ class SummarizingView(ShortTermView):
         return [(number, places[id(said)]) for number, said in self._ends if id(said) in places]
 
 
-def _lines(said: ChatMessage) -> Iterator[str]:
-    """A message in words, for the one who summarizes."""
+def _lines(said: ChatMessage, longest: int = _LONGEST) -> Iterator[str]:
+    """A message in words, for the one who summarizes; `longest` is what of a text is read."""
     for part in said.parts:
         if isinstance(part, Text):
-            yield f"{said.role}: {_short(part.text)}"
+            yield f"{said.role}: {_short(part.text, longest)}"
         elif isinstance(part, ToolCall):
             yield f"{said.role} calls {part.name}: {_short(str(part.arguments))}"
         elif isinstance(part, ToolResult):
             yield f"result of {part.tool_name}: {_short(part.text)}"
 
 
-def _short(text: str) -> str:
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}... ({len(text):,} characters in all)"
+def _short(text: str, longest: int = _LONGEST) -> str:
+    if len(text) > longest:
+        text = f"{text[:longest]}... ({len(text):,} characters in all)"
     return unmarked(text)

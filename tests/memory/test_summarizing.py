@@ -85,6 +85,22 @@ async def test_a_summary_stands_in_the_place_of_what_it_covers():
     assert sum(moved) <= len(read)
 
 
+async def test_a_long_summary_is_read_whole_for_the_next():
+    """Unlike a long message, which stays in the record: what its end says is shown nowhere else any more."""
+    read = []
+
+    def write(chat):
+        read.append(chat.messages[0].parts[0].text)
+        return f"{'It was said. ' * 500}The end of summary {len(read)}."
+
+    shown = Summarizing(llm=ScriptedLLM(write), keep=4, trigger=500)
+    async with BareAgent("a", llm=speaker(), memory=shown) as it:
+        await say(it, await it.create_session("ada"), range(20))
+    assert len(read) > 2
+    for number, text in enumerate(read):
+        assert number == 0 or f"The end of summary {number}." in text
+
+
 async def test_nobody_waits_for_a_summary():
     """While the model writes, turns go on with the messages as they were said."""
     llm, read, gate = speaker(), [], trio.Event()
