@@ -20,9 +20,12 @@ def split_schema(url: str, *, default: str, owner: str) -> tuple[str, str]:
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port  # read for its ValueError
-        query = dict(urllib.parse.parse_qsl(parts.query))
+        query = dict(
+            urllib.parse.parse_qsl(parts.query.replace("+", "%2B"))
+        )  # to libpq a + is one, and no space
         schema = query.pop("schema", default)
-        address = urllib.parse.urlunsplit(parts._replace(query=urllib.parse.urlencode(query)))
+        libpqs = urllib.parse.urlencode(query, quote_via=urllib.parse.quote)
+        address = urllib.parse.urlunsplit(parts._replace(query=libpqs))
         psycopg.conninfo.conninfo_to_dict(address)
     except psycopg.Error:  # whose text may quote the password
         raise ConfigurationError(f"the address of {owner} {_wrong_in(query)}") from None
