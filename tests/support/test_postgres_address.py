@@ -2,7 +2,9 @@
 
 import pytest
 
-psycopg = pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
 
 from actgent.support.postgres_address import split_schema
 
