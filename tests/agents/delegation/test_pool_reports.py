@@ -8,7 +8,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.errors import JournalFull
 from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import REFUSED, Accepted, Closed, Ended, Opened, message_id_of
+from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Closed, Ended, Opened, message_id_of
 from actgent.messages import Message, Sender, Text
 from actgent.runtime.delegation.pools import PoolTask, PoolTasks
 
@@ -22,11 +22,12 @@ TASK = PoolTask(session_id="t", agent="inner", asker="p/a/s", owner="a@p", messa
     [
         ([REFUSED, "limit"], ("limit", "limit it was")),
         ([REFUSED, REFUSED, "stopped"], ("stopped", "stopped it was")),
+        ([NOT_KEPT, "limit"], ("limit", "limit it was")),
         ([REFUSED], ("stopped", "it was closed before it answered")),
     ],
 )
 async def test_what_became_of_a_task_at_last_is_told(ends, told):
-    """Not that it was refused before."""
+    """Not that it was refused before, or that the journal had failed for it."""
     records = [OPENED]
     for failed in ends:
         records += [

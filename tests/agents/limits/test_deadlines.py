@@ -258,3 +258,15 @@ async def test_a_delegated_task_that_a_step_waits_for_knows_its_time(autojump_cl
         await session.delegate("inner", "go", task_id="s/task/a")
         await pipeline.process(session_id="s", owner="ada")
     assert model.seconds == [100, 30]
+
+
+async def test_a_task_knows_the_time_of_its_step_at_each_call(autojump_clock):
+    """What is left of it, though its deadline is known before anybody waits."""
+    model = Watchful("nap")
+    inner = BareAgent("inner", llm=model, tools=[nap], limits=Limits(model_timeout=100))
+    pipeline = Pipeline("p", steps=[PipelineStep("a", agent=inner, message="go", timeout=20)])
+    async with open_runtime() as runtime:
+        await runtime.start(inner)
+        await runtime.start(pipeline)
+        await pipeline.process(owner="ada")
+    assert model.seconds == [20, 10]
