@@ -6,7 +6,7 @@ was told so, not if it was refused, and perhaps where it was cancelled or given 
 
 import os
 import random
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 import attrs
@@ -15,10 +15,10 @@ import trio
 import trio.testing
 
 from actgent import Sender
-from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable
+from actgent.errors import JournalFailed, JournalFull, JournalSlow, NotSerializable, SessionExists
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import Changed, Due, Opened
+from actgent.journal.records import Changed, Closed, Due, Opened
 from actgent.sessions.session_log import SessionLog
 
 SEEDS = 2000 if os.environ.get("ACTGENT_SOAK") else 60
@@ -205,3 +205,34 @@ async def test_patience_counts_from_the_call_where_the_session_just_opens(autoju
             await trio.sleep(20)
             journal.gate.set()
         assert await numbers_of(journal) == [0, 2]
+
+
+@pytest.mark.parametrize("is_another_one_there", [True, False])
+async def test_a_session_whose_id_another_one_has_is_not_erased_with_that(is_another_one_there):
+    """It would leave the journal at its end, as it is for one question: the other one stays, with all that it has."""
+    opened = Opened(owner=Sender("ada", "user"), created_at=1.0)
+    async with open_journal("memory:") as journal:
+        epoch = await journal.acquire()
+        if is_another_one_there:
+            await SessionLog("s", "clerk", journal, epoch).write(opened)
+        log = SessionLog("s", "clerk", journal, epoch, is_temporary=True)
+        log.begin(opened)
+        with pytest.raises(SessionExists) if is_another_one_there else nullcontext():
+            await log.flush()
+        assert log.withdraw() is not is_another_one_there
+        assert log.is_temporary is not is_another_one_there
+        closed = [isinstance(each, Closed) for each in await journal.load("s", agent="clerk")]
+    assert closed == ([False] if is_another_one_there else [False, True])
+
+
+async def test_nothing_is_written_of_a_session_that_is_perhaps_about_to_be_erased():
+    """Not even what others have asked to be written soon: it goes when the log goes on."""
+    async with open_journal("memory:") as journal:
+        log = SessionLog("s", "clerk", journal, await journal.acquire())
+        await log.write(Opened(owner=Sender("ada", "user"), created_at=1.0))
+        log.pause()
+        log.add(Changed(changes={"n": 1}))
+        log.flush_soon()
+        assert await numbers_of(journal) == []
+        log.unpause()
+        assert await numbers_of(journal) == [1]
