@@ -343,6 +343,68 @@ async def test_who_comes_late_or_is_slow_gets_all_that_has_grown():
     assert [item.text for item in items if isinstance(item, Growing)] in ([], ["Ada. "])
 
 
+async def test_what_has_grown_in_a_turn_that_was_stopped_does_not_come_behind_its_end():
+    """Also for who takes whole steps, as the readers of a gateway: it would look like the next answer."""
+    gated = Gated("Good ", "day, ")
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=gated.llm))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow() as follower:
+            await records_of(follower, 1)
+            await follower.move_on()  # there is nothing behind it
+            await session.chat("hello")
+            await gated.send.send(None)
+            await trio.testing.wait_all_tasks_blocked()
+            await session.interrupt()
+            await session.wait_idle()
+            kinds = []
+            while (step := follower.receive_step()) is not None:
+                kinds += [type(each) for each in step.records]
+            assert follower.receive_now() is None
+    assert kinds[-1] is Ended
+
+
+async def test_what_has_grown_of_an_answer_does_not_come_behind_it():
+    """Also where its turn goes on, as with a handler that is slow."""
+    gated, is_read = Gated("Good ", "day, "), trio.Event()
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=gated.llm))
+        session = await agent.create_session("ada", session_id="s")
+
+        @session.on_conversation
+        async def hold(reply):
+            await is_read.wait()
+
+        async with session.follow() as follower:
+            await records_of(follower, 1)
+            await follower.move_on()
+            await session.chat("hello")
+            for _ in gated.pieces:
+                await gated.send.send(None)
+            await trio.testing.wait_all_tasks_blocked()
+            kinds = []
+            while (step := follower.receive_step()) is not None:
+                kinds += [type(each) for each in step.records]
+            assert follower.receive_now() is None
+            is_read.set()
+    assert kinds == [Accepted, Appended, Said]
+
+
+async def test_a_step_that_was_read_is_not_received_again(runtime):
+    """It was written while the follower was open, before that read the journal."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"])))
+    session = await agent.create_session("ada", session_id="s")
+    async with session.follow() as follower:
+        await session.chat("hello")
+        await session.wait_idle()
+        last = (await records_of(follower, 6))[-1]
+        await follower.move_on()
+        while follower.has_news:
+            assert follower.receive_step() is None
+            assert follower.receive_now() is None
+        assert follower.cursor == last.number == 6
+
+
 async def test_what_others_had_streamed_before_is_there_for_the_first_follower():
     """As handlers were told it, also where a protocol shows a part of the answer."""
     gated = Gated('{"messageType": "DIRECT_RESPONSE", "content": "G', "o" * 49, "d day" + " " * 44, '"}')
