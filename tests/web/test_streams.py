@@ -10,10 +10,15 @@ import trio
 
 from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
 from actgent.errors import Fenced
+from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Accepted, Closed, Delivered, Ended, Said
+from actgent.messages import Message, Sender
+from actgent.sessions.following import Growing
 from actgent.testing import assert_no_leaks
 from actgent.web.server.framing import chunked
 from actgent.web.streaming import tails
+from actgent.web.streaming.happenings import Teller
 from actgent.web.streaming.streams import MAX_FRAMES, Frames, Piece, StreamWriter, frame
 
 
@@ -587,3 +592,50 @@ async def test_who_says_what_else_it_wants_is_told_only_that_with_what_it_waits_
     turns = [data["turn"] for _, name, data in events.found if name == "reply"]
     assert len(set(turns)) == 2
     assert turns[-1] == said.json()["message_id"]
+
+
+def reader_of(*wanted):
+    """A connection whose client waits for these events, and is told nothing else; all of them where none is named."""
+    return Frames(StreamWriter(None), frozenset(wanted) or None, frozenset())
+
+
+async def test_a_tail_waits_for_what_its_readers_of_this_moment_wait_for():
+    """One who has just come counts from the next record on, one who has left no more."""
+    told = Accepted(message=Message(session_id="s", sender=Sender("ada"), parts=(Text("hi"),)))
+    tail, teller = tails.Tail(SessionKey("clerk", "s")), Teller()
+    tail.join(reader_of("answer"))
+    tail.add(teller, 1, [told], 0.0)
+    assert not tail.is_due
+    assert not tail.is_woken_by([told])
+    late = reader_of()
+    tail.join(late)
+    assert tail.is_woken_by([told])
+    tail.leave(late)
+    tail.add(teller, 2, [told], 0.0)
+    assert not tail.is_due
+    tail.join(late)
+    tail.add(teller, 3, [told], 0.0)
+    assert tail.is_due
+
+
+async def test_a_tail_ends_with_its_session_whatever_its_readers_wait_for():
+    tail = tails.Tail(SessionKey("clerk", "s"))
+    tail.join(reader_of("answer"))
+    assert tail.is_woken_by([Closed()])
+    tail.add(Teller(), 1, [Closed()], 0.0)
+    assert tail.is_due
+    assert tail.is_over
+
+
+@pytest.mark.parametrize("ends", ["answer", "turn"])
+async def test_who_comes_behind_an_answer_is_told_nothing_that_had_grown(ends):
+    """Nor behind a turn that ended without one."""
+    said = Message(session_id="s", sender=Sender("clerk", "assistant"), parts=(Text("hi"),))
+    record = Said(message=said, stop="end") if ends == "answer" else Ended(message_id="m", failed="model")
+    tail = tails.Tail(SessionKey("clerk", "s"))
+    tail.join(reader_of("reply"))
+    tail.grow(Growing(turn="m", reply_id=said.id, begin=0, text="h"))
+    tail.add(Teller(), 1, [Delivered(ids=("x",))], 0.0)
+    assert tail.grown.text == "h"
+    tail.add(Teller(), 2, [record], 0.0)
+    assert tail.grown is None
