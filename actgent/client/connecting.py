@@ -155,6 +155,4 @@ def connect(
             url, name=name, owner=owner or "user", pool=pool, patience=patience
         )
         return opened
-    if token is None:
-        raise ConfigurationError("token= is missing: a gateway takes one; `actgent token new` makes it")
     return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)

@@ -217,8 +217,24 @@ async def test_who_may_not_is_told_so(served):
         assert [each.name for each in await client.agents()] == ["clerk", "helper"]
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8300", "ftp://x", "http://u:p@h", "http://h/?token=x", ""])
-async def test_an_address_that_is_none_is_refused(url):
-    """Before anything is sent, with words that say what an address is."""
+@pytest.mark.parametrize("token", ["act_x", None])
+@pytest.mark.parametrize(
+    "url",
+    ["127.0.0.1:8300", "ftp://x", "http://u:p@h", "http://h/?token=x", "", 5, "http://a b", "http://a,b:80"],
+)
+async def test_an_address_that_is_none_is_refused(url, token):
+    """Before anything is sent, with words that say what an address is, also where there is no token either."""
     with pytest.raises(ConfigurationError, match="address of a gateway"):
-        connect(url, token="act_x")
+        connect(url, token=token)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost", "http://b\u00fccher.example:80/x", "http://[::1]:80", "https://a_b.c-d"]
+)
+@pytest.mark.parametrize(
+    ("token", "words"), [(None, "token= is missing"), (5, "token= is the text"), (" ", "token= is the text")]
+)
+async def test_a_token_that_is_none_is_refused(url, token, words):
+    """The address is fine there."""
+    with pytest.raises(ConfigurationError, match=words):
+        connect(url, token=token)

@@ -1,5 +1,6 @@
 """The way to a gateway over HTTP: JSON, and streams of server-sent events."""
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -20,6 +21,7 @@ SILENCE = 45.0
 """Seconds without a sign of life after which a stream counts as cut; the gateway gives one every 15 s."""
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of one answer."""
+_HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -32,9 +34,11 @@ class HTTPTransport(Transport):
         owner: For whom it acts, with a token that has the scope `impersonate:`.
     """
 
-    def __init__(self, url: str, *, token: str, owner: str | None = None) -> None:
+    def __init__(self, url: str, *, token: str | None, owner: str | None = None) -> None:
         address = _checked(url)
-        if not (token.isascii() and token.isprintable() and token.strip()):
+        if token is None:
+            raise ConfigurationError("token= is missing: a gateway takes one; `actgent token new` makes it")
+        if not isinstance(token, str) or not (token.isascii() and token.isprintable() and token.strip()):  # type: ignore[redundant-expr]
             raise ConfigurationError("token= is the text that `actgent token new` shows, not something else")
         self.url = url
         headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
@@ -97,7 +101,8 @@ def _checked(url: str) -> httpx2.URL:
         address = httpx2.URL(url)
     except (httpx2.InvalidURL, TypeError):
         address = httpx2.URL("")
-    if address.scheme not in ("http", "https") or not address.host or address.query or address.userinfo:
+    is_host = _HOST.fullmatch(address.host) is not None
+    if address.scheme not in ("http", "https") or not is_host or address.query or address.userinfo:
         raise ConfigurationError(
             f"url= is the address of a gateway, such as https://agents.example.com, not {url!r:.200}: "
             "the token goes into token="
