@@ -151,6 +151,8 @@ def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
         (["run", "report.json", "--input", "topic=x"], "none were given: pass agents="),
         (["run", "none.json"], "none.json cannot be read: there is no such file"),
         (["run", "none"], "none cannot be read: there is no such file"),
+        (["check", "list.json"], "the file is an object, not [1]"),
+        (["draw", "list.json"], "the file is an object, not [1]"),
         (["run", "calls.txt"], "calls.txt is neither .yaml nor .json"),
         (["run", "latin.yaml"], "latin.yaml cannot be read: it is not UTF-8"),
         (["show", "team.py", "r", "--journal", "none.db"], "none.db"),
@@ -159,6 +161,7 @@ def test_a_pipeline_is_checked_and_drawn_without_its_agents(place, capsys):
 def test_wrong_use(place, capsys, words, told, monkeypatch):
     """Told with what is wrong; nothing has run."""
     monkeypatch.chdir(place)
+    (place / "list.json").write_text("[1]", encoding="utf-8")
     (place / "calls.txt").write_text("", encoding="utf-8")
     (place / "latin.yaml").write_bytes(b"pipeline: caf\xe9")
     code, _, err = run(capsys, *words)

@@ -114,7 +114,7 @@ def read_definition(path: str | Path) -> Mapping[str, Any]:
         data: Mapping[str, Any] = json.loads(text)
     except ValueError as error:
         raise InvalidFile(place.name, getattr(error, "lineno", 1), f"invalid JSON: {error}") from None
-    return data
+    return _object(data, "the file", _KEYS)
 
 
 def write_definition(path: str | Path, data: Mapping[str, Any]) -> None:
