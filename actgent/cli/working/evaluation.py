@@ -165,6 +165,7 @@ async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping
     prompts = {Path(each).stem: _text(each) for each in options.prompts} or {"": ""}
     models: Sequence[str] = options.models
     if place is not None and not is_folder(place):
+        _check_there(place)
         if models or options.prompts or options.offline:
             raise ConfigurationError(
                 f"{place} names its own model and prompt: --model, --prompt and --offline are for folders"
@@ -185,6 +186,13 @@ async def _make_variants(options: EvalOptions, stack: AsyncExitStack) -> Mapping
         for name, client in zip(names, clients, strict=True)
         for prompt, text in prompts.items()
     }
+
+
+def _check_there(place: str) -> None:
+    if not Path(place).exists():
+        raise ConfigurationError(
+            f"no such file or folder: {place}; name an agent's folder, or a Python file with an agent"
+        )
 
 
 def _agent_in(place: str) -> Agent:
