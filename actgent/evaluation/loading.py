@@ -119,7 +119,9 @@ def case_from(found: Any, *, place: str = "the case") -> Case:
             timeout=None if found.get("timeout") is None else float(found["timeout"]),
             tags=_texts(found.get("tags", ()), "tags"),
         )
-    except (ConfigurationError, TypeError, ValueError, re.error) as error:
+    except re.error as error:
+        raise ConfigurationError(f"{place}: matches is no regular expression: {error}") from None
+    except (ConfigurationError, TypeError, ValueError) as error:
         raise ConfigurationError(f"{place}: {error}") from None
 
 

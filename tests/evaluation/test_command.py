@@ -86,6 +86,13 @@ def test_the_exit_code_is_for_ci(arguments, code, run):
         (["empty.py"], "defines no cases"),
         (["one.jsonl"], "--agent"),
         (["one.jsonl", "--offline"], "--agent"),
+        (["none.jsonl", "--agent", "clerk.py"], "none.jsonl has no cases"),
+        (["none.json", "--agent", "clerk.py"], "none.json has no cases"),
+        (["none.py"], "none.py has no cases"),
+        (
+            ["regex.jsonl", "--agent", "clerk.py"],
+            "regex.jsonl:1: matches is no regular expression: missing )",
+        ),
         (["one.jsonl", "--agent", "nobody.py"], "no such file or folder: nobody.py"),
         (["one.jsonl", "--agent", "nobody", "--offline"], "no such file or folder: nobody;"),
         (["judged.jsonl", "--agent", "clerk.py"], "--judge"),
@@ -96,6 +103,9 @@ def test_the_exit_code_is_for_ci(arguments, code, run):
 def test_wrong_use_is_one_line_and_2(arguments, named, run, tmp_path):
     """The line says what is wrong or what to do."""
     (tmp_path / "empty.py").write_text("x = 1", encoding="utf-8")
+    for name, text in {"none.jsonl": "", "none.json": "[]", "none.py": "cases = []"}.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "regex.jsonl").write_text('{"input": "x", "matches": "("}', encoding="utf-8")
     (tmp_path / "one.jsonl").write_text('{"input": "x", "expected": "x"}', encoding="utf-8")
     (tmp_path / "judged.jsonl").write_text('{"input": "x", "judge": "x"}', encoding="utf-8")
     (tmp_path / "clerk.py").write_text(

@@ -36,6 +36,7 @@ from actgent.evaluation.page import cost_words, time_words
 from actgent.llm.base import LLM
 
 _COLUMNS = ("", "passed", "score", "tokens in", "tokens out", "cost", "p50", "p95")
+_SMALL = '{"input": "Hi, I am Ada.", "contains": "Ada"}, or in Python Case(input=..., expected=...)'
 SHOWN = 20
 """Runs that have not passed, which are told of one by one."""
 
@@ -129,6 +130,8 @@ def _cases_and_variants(options: EvalOptions) -> tuple[list[Case], Mapping[str, 
         found, variants = list(cases), _variants_in(values, options)
     else:
         found = load_cases(options.cases)
+    if not found:
+        raise ConfigurationError(f"{options.cases} has no cases: write one, such as {_SMALL}")
     wanted = [
         case
         for case in found
