@@ -220,3 +220,49 @@ async def test_a_durability_and_a_mode_that_are_nearly_known():
         with pytest.raises(ConfigurationError) as caught:
             await session.set_mode("x" * 100_000)
     assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda session: session.schedule("look", cron=5), "'5' is an invalid cron expression"),
+        (lambda session: session.messages(limit="x"), "limit= is a whole number, at least 1, not 'x'"),
+        (lambda session: session.messages(limit=0), "limit= is a whole number, at least 1, not 0"),
+        (
+            lambda session: session.messages(roles=["user"], limit=1.5),
+            "limit= is a whole number, at least 1, not 1.5",
+        ),
+        (
+            lambda session: session.delegate(clerk(), "dig"),
+            "agent= is the name of an agent, as in worker.name, not <",
+        ),
+        (
+            lambda session: session.delegate(5, "dig"),
+            "agent= is the name of an agent, as in worker.name, not 5",
+        ),
+    ],
+)
+async def test_what_a_session_is_asked(call, words):
+    """It failed in the middle of the work, with an error of Python's."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError) as caught:
+            await call(session)
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"command": 5}, "command= is the name of a program, not 5"),
+        ({"command": ""}, "command= is the name of a program, not ''"),
+        ({"url": "tools.example.com"}, "url= is the address of a server"),
+        ({"url": "http://["}, "url= is the address of a server"),
+        ({"url": 5}, "url= is the address of a server"),
+    ],
+)
+def test_where_a_server_of_tools_is(options, words):
+    """It failed when it was connected, and spoke of hosts that are allowed."""
+    with pytest.raises(ConfigurationError) as caught:
+        MCPServer(name="tools", **options)
+    assert words in str(caught.value)

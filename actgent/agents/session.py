@@ -580,6 +580,8 @@ class Session(Generic[DataT_co]):
         if task_id is not None:
             check_id("task_id", task_id)
         check_seconds("deadline", deadline)
+        if not isinstance(agent, str):
+            raise ConfigurationError(f"agent= is the name of an agent, as in worker.name, not {agent!r:.200}")
         try:
             return await self._delegate(
                 agent, task, task_id, priority=Priority.named(priority), deadline=deadline, metadata=metadata

@@ -40,7 +40,7 @@ def next_time(line: str, zone: str, *, after: float) -> float:
     Raises:
         ConfigurationError: it is no cron line, or never comes, or there is no such zone.
     """
-    if len(line.split()) != FIELDS:
+    if not isinstance(line, str) or len(line.split()) != FIELDS:  # type: ignore[redundant-expr]
         raise ConfigurationError(
             f"{quoted(line)} is an invalid cron expression: it needs five fields: minute, hour, day of the month, month, day of the week"
         )

@@ -11,6 +11,7 @@ from typing import overload
 import attrs
 import trio
 
+from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolSpec, Usage, new_id
@@ -304,8 +305,7 @@ def _digest(call_id: str) -> bytes:
 
 def _places(total: int, limit: int, before: int | None, after: int | None) -> tuple[int, int]:
     """The first place of a page, and the one behind its last."""
-    if limit < 1:
-        raise ConfigurationError(f"limit= must be at least 1, got {limit}")
+    at_least_one("limit", limit)
     if before is not None and after is not None:
         raise ConfigurationError("a page is before= a place or after= one, not both")
     if after is not None:

@@ -9,6 +9,7 @@ from typing import get_args
 
 import attrs
 
+from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError, nearest
 from actgent.messages import Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
@@ -94,8 +95,7 @@ async def read_matching(
     Raises:
         ConfigurationError: `limit` is less than 1.
     """
-    if limit < 1:
-        raise ConfigurationError(f"limit= must be at least 1, got {limit}")
+    at_least_one("limit", limit)
     found: list[tuple[int, Message]] = []
     total = len(conversation.messages)
     begin = 0 if wanted.after is None else min(max(0, wanted.after + 1), total)

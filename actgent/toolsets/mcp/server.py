@@ -101,6 +101,7 @@ class MCPServer(Toolset):
             raise ConfigurationError(
                 "an MCP server has either command=, a program to start, or url=: write MCPServer(command='npx', args=[...])"
             )
+        _check_place(command, url)
         if isinstance(args, str):
             raise ConfigurationError(f"args= is a list: args=[{args!r}]")
         self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd
@@ -357,6 +358,23 @@ def _sdk() -> Any:
     from . import link  # noqa: PLC0415 - the SDK takes half a second
 
     return link
+
+
+def _check_place(command: object, url: object) -> None:
+    if command is not None and not (isinstance(command, str) and command):
+        raise ConfigurationError(f"command= is the name of a program, not {command!r:.200}")
+    if url is not None and not _is_address(url):
+        raise ConfigurationError(
+            f"url= is the address of a server, such as https://tools.example.com/mcp, not {url!r:.200}"
+        )
+
+
+def _is_address(url: object) -> bool:
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
 
 
 def check_sampling(sampling: Any) -> Any:
