@@ -17,9 +17,10 @@ from actgent.errors.printable import counted
 from actgent.journal.base import Entry
 from actgent.journal.listing import SessionKey, is_storable
 from actgent.journal.postgres import PartitionedJournal, Suspect, slots_of
-from actgent.journal.records import Accepted, Appended, Ended, Record
+from actgent.journal.records import Accepted, Answered, Appended, Closed, Ended, Record, message_id_of
 from actgent.messages import Message, new_id
 from actgent.runtime.runtime import Runtime
+from actgent.sessions.restore import owner_of
 from actgent.support.concurrency import Batches
 from actgent.support.logs import Each, logger_of
 
@@ -199,14 +200,21 @@ class Quarantine:
     async def _bury(self, suspect: Suspect) -> None:
         """End the message that kills its process, without running it: who waits for it hears that."""
         key = suspect.key
-        left = _messages_left(await self._journal.load(key.session_id, agent=key.agent))
+        records = await self._journal.load(key.session_id, agent=key.agent)
+        left = _messages_left(records)
         if not left:
             return
         message = left[0]
         words = f"{counted(suspect.crashes, 'process', 'processes')} died while it was worked on, {suspect.alone} of them with it alone"
         await self._journal.suspects.bury(key, message.id, words)
-        ended = Ended(message_id=message.id, failed=POISON, error="ActorFailed", words=words)
-        entry = Entry(session_id=key.session_id, agent=key.agent, records=(ended,))
+        ended: tuple[Record, ...] = (
+            Ended(message_id=message.id, failed=POISON, error="ActorFailed", words=words),
+        )
+        if _is_task(records, message, key):
+            answered = Answered(message_id=message.id, text=words, failed=POISON)
+            await self._runtime.delegation.report_buried(key, records, answered)
+            ended = (answered, *ended, *([Closed()] if len(left) == 1 else []))
+        entry = Entry(session_id=key.session_id, agent=key.agent, records=ended)
         await self._journal.commit(entry, epoch=self._journal.epoch_of(key.session_id))
         _log.error("session %s: message %s is given up: %s", Each(key.session_id), Each(message.id), words)
         await self._give_notice(key, message.id, words)
@@ -241,6 +249,13 @@ def _messages_left(records: Iterable[Record]) -> list[Message]:
             case Ended(message_id=message_id):
                 accepted.pop(message_id, None)
     return sorted(accepted.values(), key=lambda each: each.id not in begun)
+
+
+def _is_task(records: Sequence[Record], message: Message, key: SessionKey) -> bool:
+    """Return True for the message for which another session has opened this one: it is to hear what comes of that."""
+    opened = owner_of(records)
+    is_asked = opened is not None and opened.transient and bool(opened.parent_id or opened.asker)
+    return is_asked and message.id == message_id_of(key.session_id)
 
 
 def _agent_named(asked: WireRequest) -> str:

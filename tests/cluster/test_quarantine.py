@@ -1,6 +1,7 @@
 """Suspects whose database does not answer for a moment, at each step of their trial in turn."""
 
 import types
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -9,11 +10,12 @@ import trio.testing
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
+from actgent import BareAgent, ScriptedLLM, Text, ToolCall, open_runtime
 from actgent.cluster.amqp import NotConfirmed, Unroutable
 from actgent.cluster.quarantine import POISON, Quarantine
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.listing import SessionKey
-from actgent.journal.postgres import Suspect
+from actgent.journal.postgres import PartitionedJournal, Suspect
 from actgent.journal.records import Accepted, Ended
 from actgent.messages import Message, Sender
 from actgent.support.logs import summarise
@@ -238,3 +240,56 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
     tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
     begin = ["mark_alone digger"] if not alone else ["load", "bury digger", "commit", "publish"]
     assert tried == [*begin, "mark_alone clerk", "take_up", "clear digger", "clear clerk"]
+
+
+class Quiet:
+    """A broker that takes all."""
+
+    async def publish(self, *args, **options):
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits):
+    """As the result of its call, or as a message; its session is closed. It would wait for somebody who does not work at it any more."""
+    begun, told = trio.Event(), []
+
+    async def dig(_):
+        begun.set()
+        await trio.sleep_forever()
+
+    def ask(chat):
+        last = chat.messages[-1]
+        told.append(last)
+        return ToolCall("digger", {"task": "dig"}) if last.parts[0] == Text("go") else "done"
+
+    @asynccontextmanager
+    async def node(name):
+        journal = PartitionedJournal(postgres_url, node=name, partitions=1)
+        async with journal.running() as opened, open_runtime(journal=opened) as runtime:
+            digger = BareAgent("digger", llm=ScriptedLLM(dig))
+            clerk = BareAgent("clerk", llm=ScriptedLLM(ask), tools=[digger.as_tool()])
+            await runtime.start(clerk)
+            await opened.take([0])
+            yield runtime, opened, clerk
+
+    with trio.CancelScope() as scope:
+        async with node("one") as (_, _, clerk):
+            session = await clerk.create_session("ada", session_id="s")
+            await (session.chat("go") if waits else session.delegate("digger", "dig"))
+            await begun.wait()
+            scope.cancel()
+    told.clear()
+    with trio.fail_after(60):
+        async with node("two") as (runtime, journal, clerk):
+            (child,) = await journal.children("clerk", "s")
+            quarantine = Quarantine(journal, Quiet())
+            quarantine._runtime = runtime
+            await quarantine._try([Suspect(key=child.key, crashes=5, alone=2)])
+            session = await clerk.open_session("s")
+            await session.wait_idle()
+            assert session.history[-1].text == "done"
+            assert (await journal.head(*child.key)).closed
+    (heard,) = told
+    words = heard.parts[0].error if waits else heard.parts[0].text
+    assert "failed (poison): 5 processes died while it was worked on, 2 of them with it alone" in words

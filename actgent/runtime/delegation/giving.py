@@ -25,7 +25,7 @@ from actgent.errors import (
 )
 from actgent.journal.base import Entry, Journal
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import Accepted, Answered, Closed, TurnOptions, message_id_of
+from actgent.journal.records import Accepted, Answered, Closed, Record, TurnOptions, message_id_of
 from actgent.messages import Message, Priority, Sender, Text, traceparent, valid_traceparent
 from actgent.runtime.directory import Directory
 from actgent.runtime.sessions.closing import close_tree
@@ -277,13 +277,12 @@ class Delegation:
         assert task is not None  # noqa: S101 - it has ended
         answered = outcome_of(task, error, blame)
         agent = child.agent
-        message = Message(
-            id=report_id(child, task),
-            session_id=task.parent_id,
-            sender=Sender(agent, "agent"),
-            parts=(Text(report_text(agent, task.name or child.id, answered)),),
-            correlation_id=task.message_id,
-            on_busy="collect",
+        message = _report_of(
+            answered,
+            child.key,
+            report_id(child, task),
+            task_id=task.name or child.id,
+            parent_id=task.parent_id,
             traceparent=valid_traceparent(traceparent.get()),
         )
         baggage = self.propagation.take_what_fits(copy_context())
@@ -301,6 +300,32 @@ class Delegation:
                 Each(task.parent_id),
             )
             host_of(child).bury(DeadLetter(task.parent_agent, message, "it was not taken"))
+
+    async def report_buried(self, key: SessionKey, records: Sequence[Record], answered: Answered) -> None:
+        """Report a delegated task that is given up unopened to its parent, if it is to report; see `report`.
+
+        Raises:
+            JournalError: it cannot be written.
+        """
+        opened = owner_of(records)
+        if opened is None or not opened.reports or self.journal is None:
+            return
+        options = self.agents.opener(key.agent).running.runner.turn_lifecycle.options
+        parent = SessionKey(opened.parent_agent, opened.parent_id or "")
+        task = Task(answered.message_id, TurnFuture(options), *parent, reports=True, name=opened.task)
+        scope = key.scope if opened.agent and opened.task else key.session_id
+        message = _report_of(
+            answered,
+            key,
+            report_id_of(scope),
+            task_id=task.name or key.session_id,
+            parent_id=task.parent_id,
+        )
+        with suppress(SessionClosed, SessionNotFound):  # nobody waits for it any more
+            if self.agents.trees.find(parent) is None:
+                await self._write_for_later(self.journal, task, accepted_record(message, None))
+            else:
+                await self._post(task, message, None, {})
 
     async def _post_at_last(
         self, child: SessionContext, task: Task, message: Message, baggage: Mapping[str, Any]
@@ -347,6 +372,27 @@ class Delegation:
         if not is_accepted(records, accepted.message.id):
             entry = Entry(session_id=task.parent_id, agent=task.parent_agent, records=(accepted,))
             await journal.commit(entry, epoch=epoch)
+
+
+def _report_of(
+    answered: Answered,
+    key: SessionKey,
+    message_id: str,
+    *,
+    task_id: str,
+    parent_id: str,
+    traceparent: str | None = None,
+) -> Message:
+    """What tells a session what became of a task that it gave to the session of this key."""
+    return Message(
+        id=message_id,
+        session_id=parent_id,
+        sender=Sender(key.agent, "agent"),
+        parts=(Text(report_text(key.agent, task_id, answered)),),
+        correlation_id=answered.message_id,
+        on_busy="collect",
+        traceparent=traceparent,
+    )
 
 
 def report_id(child: SessionContext, task: Task) -> str:

@@ -3,8 +3,8 @@
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and says each model call that it
 makes, and each effect of its tools, on stdout; so does `digger`, whom it may give tasks. It dies of the message `kill`, of a list of sessions that begin so, of
 what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With `quorum` the queues of partitions are quorum
-queues, as they are on brokers from 4 on; with `asks=POOL` the agent may ask the digger of that pool, too; with `tokens=FILE` there is
-a gateway, whose port is said; with `awake=4` so many idle sessions of each agent stay in memory.
+queues, as they are on brokers from 4 on; with `asks=POOL` the agent may ask the digger of that pool, too, and with `asks` its own one; with `tokens=FILE`
+there is a gateway, whose port is said; with `awake=4` so many idle sessions of each agent stay in memory.
 """
 
 import os
@@ -162,7 +162,9 @@ async def main():
     Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     Telling.send = partialmethod(partial(_die_of_an_answer, Telling.send))
     Telling.send_last = partialmethod(partial(_wait_for_an_answer, Telling.send_last))
-    others = [PoolAgent("digger", pool=options["asks"]).as_tool()] if "asks" in options else []
+    digger = BareAgent("digger", llm=Slow())
+    asked = PoolAgent("digger", pool=options["asks"]) if options.get("asks") else digger
+    others = [asked.as_tool()] if "asks" in options else []
     tools = [deploy, note, look, *others]
     modes = Modes(execution=tools, initial="act")
     async with AsyncExitStack() as opened:
@@ -171,7 +173,8 @@ async def main():
         )
         async with runtime.starting():
             await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
-            await runtime.start(BareAgent("digger", llm=Slow()))
+            if "digger" not in runtime.agents:
+                await runtime.start(digger)
         if "tokens" in options:
             gateway = open_gateway(
                 runtime, bind="127.0.0.1:0", tokens=options["tokens"], hosts=["127.0.0.1"], limits=LIMITS

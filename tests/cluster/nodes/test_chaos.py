@@ -103,20 +103,18 @@ async def test_a_node_is_far_from_the_broker(nodes, relay):
     assert sum(nodes.calls.values()) <= 300 + 30
 
 
+async def keep_alive(nodes):
+    """Start a node, and the next one when it is dead."""
+    for number in range(100):
+        await nodes.start(f"n{number}")
+        while nodes.running[f"n{number}"].poll() is None:  # noqa: ASYNC110 - a process tells nobody
+            await trio.sleep(0.05)
+
+
 async def test_what_kills_each_node_is_buried(nodes):
     """Three nodes die of a message, two more with its session alone; then it has failed, and its session goes on."""
     async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:
-        number = 0
-
-        async def keep_alive():
-            nonlocal number
-            while True:
-                number += 1
-                await nodes.start(f"n{number}")
-                while nodes.running[f"n{number}"].poll() is None:  # noqa: ASYNC110 - as below
-                    await trio.sleep(0.05)
-
-        nursery.start_soon(keep_alive)
+        nursery.start_soon(keep_alive, nodes)
         with trio.fail_after(2 * PATIENCE):
             agent = client.agent("clerk")
             other, session = await agent.create_session("ada"), await agent.create_session("ada")
@@ -132,6 +130,25 @@ async def test_what_kills_each_node_is_buried(nodes):
         assert (dead.session_id, dead.message_id) == (session.id, "m1")
         nursery.cancel_scope.cancel()
     assert nodes.calls["kill"] == 5
+
+
+async def test_of_two_in_a_tree_the_one_that_kills_each_node_is_buried(nodes):
+    """Who asked it is tried together with it, has as many deaths, and goes on with the failure that it hears of."""
+    nodes.options = ("asks",)
+    async with nodes.cluster.connect(patience=PATIENCE) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(keep_alive, nodes)
+        with trio.fail_after(2 * PATIENCE):
+            agent = client.agent("clerk")
+            session = await agent.create_session("ada")
+            await session.chat("digger kill", message_id="m1")
+            await session.wait_idle()
+            results = [each for message in await session.history() for each in message.tool_results]
+            assert (await agent.run("hello", session=session)).text == "you said: hello"
+        (dead,) = await read_dead(nodes.cluster.journal)
+        assert (dead.session_id.partition("/")[0], dead.agent) == (session.id, "digger")
+        nursery.cancel_scope.cancel()
+    assert ["agent 'digger' failed (poison)" in each.error for each in results] == [True]
+    assert (nodes.calls["kill"], nodes.calls["digger kill"]) == (5, 1)
 
 
 async def test_a_session_that_is_asked_for_in_the_middle_of_a_kill_tells_nothing_again(nodes):
