@@ -19,6 +19,7 @@ class Journal:
     """A journal whose database is away some times; `meanwhile` is the epoch that is ours when it is there again."""
 
     fails: int
+    node: str = "one"
     meanwhile: int = 1
     count: int = 1
     owned: dict = attrs.field(factory=lambda: {0: 1})
