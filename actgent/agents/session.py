@@ -577,11 +577,7 @@ class Session(Generic[DataT_co]):
             LimitReached: as many tasks of this session are out as may be.
         """
         self._agent.check_loop("session.delegate()")
-        if task_id is not None:
-            check_id("task_id", task_id)
-        check_seconds("deadline", deadline)
-        if not isinstance(agent, str):
-            raise ConfigurationError(f"agent= is the name of an agent, as in worker.name, not {agent!r:.200}")
+        _check_task(agent, task_id, deadline)
         try:
             return await self._delegate(
                 agent, task, task_id, priority=Priority.named(priority), deadline=deadline, metadata=metadata
@@ -955,6 +951,14 @@ def context_of(session: Session) -> SessionContext:
     if context.face is None:
         services_of(session).running.sessions.reload(context, session)
     return context
+
+
+def _check_task(agent: object, task_id: str | None, deadline: float) -> None:
+    if not isinstance(agent, str):
+        raise ConfigurationError(f"agent= is the name of an agent, as in worker.name, not {agent!r:.200}")
+    if task_id is not None:
+        check_id("task_id", task_id)
+    check_seconds("deadline", deadline)
 
 
 def _not_normal(priority: Priority | PriorityName) -> Priority | None:

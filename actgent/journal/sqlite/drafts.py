@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from actgent.errors import ConfigurationError, JournalFull
@@ -60,21 +60,19 @@ def _held(draft: Path, target: Path) -> Iterator[None]:
 def _lock(path: Path, target: Path) -> int:
     """Lock a file beside the draft, not the draft: some disks take that for the locks that SQLite has there."""
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
+        with ExitStack() as otherwise:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            otherwise.callback(os.close, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"{target} is being written by somebody else: wait until that has ended, or name another file"
+                ) from None
+            with suppress(FileNotFoundError):  # whoever had it has just removed it
                 if os.path.samestat(path.stat(), os.fstat(fd)):
+                    otherwise.pop_all()
                     return fd
-        except BlockingIOError:
-            os.close(fd)
-            raise ConfigurationError(
-                f"{target} is being written by somebody else: wait until that has ended, or name another file"
-            ) from None
-        except OSError:
-            os.close(fd)
-            raise
-        os.close(fd)  # whoever had it has just removed it
 
 
 def name_draft(draft: Path, target: Path) -> None:
