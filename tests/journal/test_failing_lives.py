@@ -27,11 +27,13 @@ from actgent import (
 from actgent.errors import Fenced, JournalFailed, JournalFull
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.records import NOT_KEPT, REFUSED, Accepted, Appended, Ended, Opened
+from actgent.runtime.retention import Retention
 
 EXPECTED = (JournalError, Fenced, NotRunning, SessionClosed, SessionExists)
 CALLS = (
     "_take_back",
     "_erase",
+    "_erase_trees",
     "_read_heads",
     "_read_some",
     "_read_tails",
@@ -57,13 +59,24 @@ class FailingJournal(MemoryJournal):
         super().__init__()
         self.pick = pick
         self.rate = self.away = 0
+        self._is_inside = False
+        """True: a call of those is part of another one, and fails with it or not at all."""
         for name in CALLS:
             setattr(self, name, self._failing(getattr(super(), name)))
 
     def _failing(self, call):
         async def fail(*args):
+            if self._is_inside:
+                return await call(*args)
             self._check()
-            return await call(*args)
+            self._is_inside = True
+            try:
+                found = await call(*args)
+            finally:
+                self._is_inside = False
+            if call.__name__.startswith("_erase") and self.pick.random() < self.rate / 2:
+                raise JournalFailed("it is erased")
+            return found
 
         return fail
 
@@ -97,6 +110,7 @@ class Lives:
         self.made, self.accepted = [], []
         self.refused, self.ended = set(), set()
         self.paid, self.problems = collections.Counter(), []
+        self.retention = self.pick.choice([None, Retention(idle=5)])
 
     async def live(self):
         async with self.journal.running():
@@ -110,7 +124,8 @@ class Lives:
                 await self._audit(runtime, agent)
 
     async def _live_once(self):
-        async with open_runtime(journal=self.journal) as runtime, trio.open_nursery() as nursery:
+        options = {"journal": self.journal, "retention": self.retention}
+        async with open_runtime(**options) as runtime, trio.open_nursery() as nursery:
             agent = await runtime.start(self._agent())
             for _ in range(self.pick.randint(1, 4)):
                 nursery.start_soon(self._act, runtime, agent)
@@ -133,9 +148,18 @@ class Lives:
     async def _act(self, runtime, agent):
         for _ in range(15):
             act = self.pick.choice(
-                [self._make, self._say, self._say, self._fork, self._close, self._delete, self._list]
+                [
+                    self._make,
+                    self._say,
+                    self._say,
+                    self._fork,
+                    self._close,
+                    self._delete,
+                    self._list,
+                    self._hold,
+                ]
             )
-            with trio.move_on_after(self.pick.choice([0.05, 10])), expected():
+            with trio.move_on_after(self.pick.choice([0.05, 10, 100])), expected():
                 await act(runtime, agent)
 
     async def _make(self, _, agent):
@@ -154,7 +178,7 @@ class Lives:
         try:
             yield
         except SessionNotFound as error:
-            if session_id and session_id not in self.ended:
+            if session_id and not self._may_be_gone(session_id):
                 self.problems.append(error)
             raise NotRunning("a") from error
 
@@ -185,12 +209,20 @@ class Lives:
         listed = {each.session_id for each in await runtime.sessions(limit=1000)}
         self.problems += [f"{each}, which could not be made, is listed" for each in listed & self.refused]
 
+    async def _hold(self, _, agent):
+        session = await self._open(agent)
+        await trio.sleep(self.pick.choice([0, 10, 30]))
+        await session.chat("pay", message_id=next(self.names))
+
+    def _may_be_gone(self, session_id):
+        return session_id in self.ended or self.retention is not None
+
     # --- what there is at the end -------------------------------------------------------------
 
     async def _audit(self, runtime, agent):
         there = {head.session_id: head for head in await self.journal.sessions()}
         self.problems += [
-            f"{each} is lost" for each in self.made if each not in there and each not in self.ended
+            f"{each} is lost" for each in self.made if each not in there and not self._may_be_gone(each)
         ]
         for session_id, head in there.items():
             if not head.closed:
@@ -199,7 +231,8 @@ class Lives:
             self.problems += [f"{session_id}: {each}" for each in problems_of(records)]
             there[session_id] = {each.message.id for each in records if isinstance(each, Accepted)}
         for session_id, message_id in self.accepted:
-            if message_id not in there.get(session_id, ()) and session_id not in self.ended:
+            is_gone = session_id not in there and self._may_be_gone(session_id)
+            if message_id not in there.get(session_id, ()) and not (is_gone or session_id in self.ended):
                 self.problems.append(f"{message_id} of {session_id} is lost")
         self.problems += [f"{key} ran {count} times" for key, count in self.paid.items() if count > 1]
 
