@@ -55,17 +55,26 @@ def test_who_leaves_as_it_begins_to_wait_is_not_woken(made, press):
     trio.run(live)
 
 
-def test_who_is_taken_out_to_be_woken_is_woken(press):
+def gate_and_room():
+    inbox = PriorityInbox(capacity=1)
+    first, second = (Message(session_id=name, sender=Sender("u"), parts="hello") for name in "st")
+    inbox.put_nowait(first)
+    return lambda: inbox.put(second), inbox.poll
+
+
+@pytest.mark.parametrize("made", [inbox_and_note, gate_and_room])
+def test_who_is_taken_out_to_be_woken_is_woken(made, press):
     """Or nobody could cancel it."""
 
     async def live():
-        wait, wake = inbox_and_note()
+        wait, wake = made()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await wait_all_tasks_blocked()
             press("reschedule")
             wake()
-            await trio.Event().wait()
+            with trio.fail_after(10):
+                await trio.Event().wait()
 
     with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):
         trio.run(live)

@@ -10,7 +10,7 @@ from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.actors.inbox import PriorityInbox
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.opening import open_journal
-from actgent.journal.records import REFUSED, Appended, Changed, Ended
+from actgent.journal.records import REFUSED, Appended, Changed, Due, Ended
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.session_log import SessionLog
 from actgent.support.storage_thread import StorageThread
@@ -98,6 +98,29 @@ def test_what_was_taken_to_be_written_is_written(press, write):
             return await journal.load("s")
 
     assert list(trio.run(live))[:2] == [first, second]
+
+
+@pytest.mark.parametrize("is_date", [True, False])
+def test_what_was_set_is_written_where_nothing_waited_before(press, is_date):
+    """A date, which goes with the next step, and a change of the state, which is one."""
+    changed = Changed(changes={"n": 1})
+
+    async def live():
+        async with MemoryJournal().running() as journal:
+            log = SessionLog("s", "clerk", journal, await journal.acquire())
+            if is_date:
+                log.set_timer(5.0)
+            press(SessionLog, "_entry")
+            with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - at the next pause at the latest
+                if is_date:
+                    await log.write(changed)
+                else:
+                    log.change(changed)
+                await trio.lowlevel.checkpoint()
+            await log.flush()
+            return await journal.load("s")
+
+    assert trio.run(live) == ((Due(at=5.0), changed) if is_date else (changed,))
 
 
 def test_a_place_that_nobody_fills_any_more_does_not_keep_a_process(press, monkeypatch, tmp_path):

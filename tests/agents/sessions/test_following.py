@@ -149,6 +149,24 @@ async def test_a_slow_reader_loses_no_record(runtime, journal):
     assert [each.record.changes["n"] for each in followed] == list(range(2500))
 
 
+async def test_who_takes_whole_steps_has_those_that_are_none(runtime, journal):
+    """Of a long one each record comes by itself; a session that is erased ends."""
+    agent = await runtime.start(BareAgent("a", llm=ScriptedLLM([])))
+    session = await agent.create_session("ada", session_id="s")
+    changes = tuple(Changed(changes={"n": number}) for number in range(101))
+    async with session.follow(after=1) as follower:
+        await follower.move_on()
+        await journal.commit(Entry(session_id="s", agent="a", records=changes), epoch=journal.epoch_of("s"))
+        assert follower.receive_step() is None
+        followed = [follower.receive_now() for _ in changes]
+        assert [each.record for each in followed] == list(changes)
+        await journal.delete("s", agent="a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert follower.receive_step() is None
+        with pytest.raises(trio.EndOfChannel):
+            follower.receive_now()
+
+
 async def test_two_readers_and_a_writer_that_never_pauses(runtime, journal):
     """One reads each record as it comes, the other sleeps between two; both see the same."""
     agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["hi"], repeat=True)))
