@@ -16,7 +16,7 @@ from actgent.cluster.quarantine import POISON, Quarantine
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.listing import SessionKey
 from actgent.journal.postgres import PartitionedJournal, Suspect
-from actgent.journal.records import Accepted, Ended
+from actgent.journal.records import Accepted, Ended, Said
 from actgent.messages import Message, Sender
 from actgent.support.logs import summarise
 
@@ -249,14 +249,19 @@ class Quiet:
         await trio.lowlevel.checkpoint()
 
 
-@pytest.mark.parametrize("waits", [True, False])
-async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits):
-    """As the result of its call, or as a message; its session is closed. It would wait for somebody who does not work at it any more."""
+@pytest.mark.parametrize(("waits", "is_told_more"), [(True, False), (False, False), (True, True)])
+async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits, is_told_more):
+    """As the result of its call, or as a message; its session is closed. It would wait for somebody who does not work at it any more.
+
+    So it does where that session has more to answer, which it goes on with.
+    """
     begun, told = trio.Event(), []
 
-    async def dig(_):
-        begun.set()
-        await trio.sleep_forever()
+    async def dig(chat):
+        if chat.messages[-1].parts[0] != Text("more"):
+            begun.set()
+            await trio.sleep_forever()
+        return "no more"
 
     def ask(chat):
         last = chat.messages[-1]
@@ -271,17 +276,20 @@ async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits):
             clerk = BareAgent("clerk", llm=ScriptedLLM(ask), tools=[digger.as_tool()])
             await runtime.start(clerk)
             await opened.take([0])
-            yield runtime, opened, clerk
+            yield runtime, opened, clerk, digger
 
     with trio.CancelScope() as scope:
-        async with node("one") as (_, _, clerk):
+        async with node("one") as (_, journal, clerk, digger):
             session = await clerk.create_session("ada", session_id="s")
             await (session.chat("go") if waits else session.delegate("digger", "dig"))
             await begun.wait()
+            if is_told_more:
+                (child,) = await journal.children("clerk", "s")
+                await (await digger.open_session(child.session_id)).chat("more")
             scope.cancel()
     told.clear()
     with trio.fail_after(60):
-        async with node("two") as (runtime, journal, clerk):
+        async with node("two") as (runtime, journal, clerk, _):
             (child,) = await journal.children("clerk", "s")
             quarantine = Quarantine(journal, Quiet())
             quarantine._runtime = runtime
@@ -289,7 +297,12 @@ async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits):
             session = await clerk.open_session("s")
             await session.wait_idle()
             assert session.history[-1].text == "done"
-            assert (await journal.head(*child.key)).closed
+            while not (await journal.head(*child.key)).closed:  # noqa: ASYNC110 - it has more to answer
+                await trio.sleep(0.01)
+            said = [
+                each for each in await journal.load(child.session_id, agent="digger") if type(each) is Said
+            ]
+            assert [each.message.text for each in said] == ["no more"] * is_told_more
     (heard,) = told
     words = heard.parts[0].error if waits else heard.parts[0].text
     assert "failed (poison): 5 processes died while it was worked on, 2 of them with it alone" in words

@@ -436,7 +436,11 @@ async def _child_of(
     """
     if child.parent_key != asker.key:
         raise SessionExists(child.agent, child.id)
-    return child if child.task is not None else await _read_answer(opener, asker, child.id)
+    if child.task is not None and not child.task.is_answered:
+        return child
+    if child.task is not None:
+        child.task.is_unclaimed = False
+    return await _read_answer(opener, asker, child.id)
 
 
 async def _read_answer(opener: SessionOpener, asker: SessionContext, child_id: str) -> Answered:

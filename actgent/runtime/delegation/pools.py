@@ -217,7 +217,7 @@ class PoolTasks:
 
     async def _answer(self, opener: SessionOpener, task: PoolTask) -> PoolReport:
         child = await self._open(opener, task)
-        if child is not None and child.task is not None:
+        if child is not None and child.task is not None and not child.task.is_answered:
             with self._awaited(child, task.chain):
                 await child.task.future.done.wait()
         return await self._read_closed(opener, task)

@@ -231,4 +231,6 @@ def is_stalled(context: SessionContext) -> bool:
 def _is_awaited(child: SessionContext) -> bool:
     """Return True if a call waits for what a session comes to."""
     task = child.task
-    return not (task is None or task.reports or task.is_unclaimed or task.future.done.is_set())
+    if task is None or task.reports or task.is_unclaimed:
+        return False
+    return not (task.is_answered or task.future.done.is_set())

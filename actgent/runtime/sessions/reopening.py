@@ -165,6 +165,7 @@ def restored_task(context: SessionContext, opened: Opened, running: AgentActor) 
         opened.parent_id or "",
         reports=opened.reports,
         is_unclaimed=True,
+        is_answered=accepted is None,
         name=opened.task,
         deadline=opened.deadline,
         seconds=round(opened.deadline - opened.created_at, 3),

@@ -40,6 +40,8 @@ class Task:
     """The parent's name for it, where it said so; else it is called by the id of its session."""
     is_unclaimed: bool = False
     """True: it goes on after a restart, and the turn that waits for it has not asked for it yet."""
+    is_answered: bool = False
+    """True: what it came to stands in the journal since before a restart, and its session has more to answer."""
     deadline: float = 0.0
     """Unix time in seconds at which it ends, done or not; 0 is never."""
     seconds: float = 0.0
