@@ -217,9 +217,8 @@ class SessionContext:
     @property
     def is_busy(self) -> bool:
         """True if it has more to do than to wait for approvals."""
-        return bool(self.mail.pins) or self.mail.pending > (
-            0 if self.suspension is None else self.suspension.messages
-        )
+        suspended = 0 if self.suspension is None else self.suspension.messages
+        return bool(self.mail.pins) or self.mail.pending > suspended
 
     # --- the conversation ----------------------------------------------------------------
 

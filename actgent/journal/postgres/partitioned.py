@@ -285,7 +285,6 @@ class PartitionedJournal(PostgresJournal):
         """Write the steps whose partitions are ours; the others fail, whenever that is found out."""
         current = self._fail_lost(group)
         while current:
-            self._owned_before = {**self.owned}
             try:
                 await self._try_group(current)
             except PartitionsLost as lost:
@@ -308,7 +307,8 @@ class PartitionedJournal(PostgresJournal):
                 self._lose(lost.partitions)
 
     def _fail_lost(self, group: list[QueuedStep]) -> list[QueuedStep]:
-        """Fail the steps of partitions that are not ours any more, and return the others."""
+        """Fail the steps of partitions that are not ours any more, and return the others, which are written as what is owned now."""
+        self._owned_before = {**self.owned}
         lost = [each for each in group if not self._is_current(each)]
         if not lost:
             return group

@@ -116,10 +116,8 @@ class ApprovalLedger:
                 if decided is not None:  # or it was withdrawn meanwhile
                     self._verdicts[decided.call_id] = Verdict(decided, decision)
                     self._remember(known, decision)
-            case SuspendedRecord():
-                self.is_suspended = True
-            case Resumed():
-                self.is_suspended = False
+            case SuspendedRecord() | Resumed():
+                self.is_suspended = isinstance(record, SuspendedRecord)
 
     def _decided(self, approval_id: str) -> Approval | None:
         """An approval whose decision was written although its writing failed; what was decided then counts."""
@@ -247,8 +245,7 @@ class ApprovalLedger:
         Raises:
             AlreadyDecided: the call was withdrawn while the decision was written.
         """
-        decision = self._decisions.get(approval.id)
-        if isinstance(decision, Withdraw):
+        if isinstance(decision := self._decisions.get(approval.id), Withdraw):
             raise AlreadyDecided(approval.id, decision, word_for(decision))
 
 
