@@ -125,7 +125,7 @@ async def test_a_failure_begins_the_messages_beside_it_again(autojump_clock):
         await ref.tell(("slow", 5))
         await ref.tell(("slower", 6))
         await wait_all_tasks_blocked()
-        with pytest.raises(ActorFailed, match="it failed 1 times, last with RuntimeError") as failed:
+        with pytest.raises(ActorFailed, match="it failed 1 time, last with RuntimeError") as failed:
             await ref.ask(("bad", boom))
         assert failed.value.__cause__ is boom
         await ref.wait_idle()
@@ -153,7 +153,7 @@ async def test_of_two_that_fail_together_one_counts(autojump_clock, caplog):
                 nursery.start_soon(note, ref, ("", flaw), asked)
             await wait_all_tasks_blocked()
             gate.set()
-        assert sorted(asked) == ["done", "it failed 1 times, last with RuntimeError"]
+        assert sorted(asked) == ["done", "it failed 1 time, last with RuntimeError"]
         assert len(begun) == 3
     assert "raised while a message beside it failed" in caplog.text
 

@@ -492,7 +492,7 @@ async def test_the_stream_tells_what_happened_to_actors(autojump_clock):
         seen = [attrs.evolve(event, at=0) async for event in reader]
     assert seen == [
         ActorStarted(at=0, actor="worker"),
-        DeadLettered(at=0, actor="worker", reason="it failed 1 times, last with ValueError"),
+        DeadLettered(at=0, actor="worker", reason="it failed 1 time, last with ValueError"),
         ActorRestarted(at=0, actor="worker", error="ValueError", delay=0.1),
         ActorStopped(at=0, actor="worker"),
     ]

@@ -77,7 +77,7 @@ async def test_cancelled_call_returns_at_once_and_its_thread_is_named():
         assert threads.left == ()
         nursery.cancel_scope.cancel()
     assert threads.left == ("stubborn",)
-    with pytest.raises(ThreadsLeft, match=r"1 thread\(s\) still ran 0.01 s .*: stubborn;") as caught:
+    with pytest.raises(ThreadsLeft, match=r"1 thread still ran 0.01 s .*: stubborn;") as caught:
         await threads.wait_left(0.01)
     assert caught.value.names == ("stubborn",)
     go.set()

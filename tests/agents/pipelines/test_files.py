@@ -107,8 +107,9 @@ def test_files_that_are_none(tmp_path):
     """With the line where that is known."""
     with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
         full(agents()).save(tmp_path / "p.xml")
+    (tmp_path / "q.xml").write_text("<pipeline/>")
     with pytest.raises(ConfigurationError, match=r"neither \.yaml nor \.json"):
-        Pipeline.load(tmp_path / "p.xml")
+        Pipeline.load(tmp_path / "q.xml")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         Pipeline.load(tmp_path / "p.json")
     with pytest.raises(ConfigurationError, match="cannot be written"):
