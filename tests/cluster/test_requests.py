@@ -707,6 +707,59 @@ async def test_requests_of_which_nodes_may_have_died_are_begun_one_after_the_oth
     assert len(requests) == 0
 
 
+class Streaming:
+    """Begins to answer, and goes on for ever."""
+
+    async def answer(self, request, tell, gone):
+        await tell(200, b"it begins", False)
+        await trio.sleep_forever()
+
+
+async def test_streams_of_which_nodes_may_have_died_are_begun_as_soon_as_those_before_them_have_begun(
+    autojump_clock,
+):
+    """A stream has no end that one could wait for: ten of them had the last one begin after 45 s, when nobody read it any more."""
+    link, quarantine = Returning(), Quarantine()
+    died = [properties(reply_to="gone", message_id=str(each), headers={"deaths": 1}) for each in range(10)]
+    asked = {
+        each.message_id: WireRequest(id=each.message_id, verb="GET", path="/sessions/s/events", owner="ada")
+        for each in died
+    }
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Streaming(), link, quarantine=quarantine)
+        requests.open(has_died=True)
+        begun = trio.current_time()
+        for each in died:
+            requests.take(Delivery(each, redelivered=True), asked[each.message_id])
+        for number in range(10):
+            await trio.testing.wait_all_tasks_blocked()
+            about = link.returned[number]
+            assert about.headers == {"deaths": 2, "repeated": True, "alone": "web-1"}
+            requests.take(Delivery(about), asked[about.message_id])
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(each.id for each in link.sent) == sorted(asked)
+        assert (trio.current_time(), quarantine.alone.locked()) == (begun, False)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_read_that_was_asked_for_again_is_not_begun_alone(autojump_clock):
+    """Whoever reads it has given it up while it was in the line of those that are begun alone."""
+    link, quarantine = Returning(), Quarantine()
+    about = properties(reply_to="gone", message_id="1", headers={"deaths": 1})
+    delivery = Delivery(about, redelivered=True)
+    async with trio.open_nursery() as nursery:
+        requests = requests_of(nursery, Streaming(), link, quarantine=quarantine)
+        requests.open(has_died=True)
+        await quarantine.alone.acquire()
+        requests.take(delivery, WireRequest(id="1", verb="GET", path="/sessions/s/events", owner="ada"))
+        await trio.testing.wait_all_tasks_blocked()
+        requests.drop(("gone", "1"))
+        quarantine.alone.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (delivery.became, link.returned, quarantine.alone.locked()) == (["acknowledged"], [], False)
+    assert len(requests) == 0
+
+
 async def test_a_broker_that_takes_nothing_holds_up_no_request_that_is_begun_alone(autojump_clock):
     """As while it is short of memory: what could not be put into its queue goes back there, and lets the next one be looked at."""
     link, quarantine, deliveries = Returning(), Quarantine(), []

@@ -202,7 +202,7 @@ class Requests:
         self._redeliveries.note_end(work)
 
     def _telling(self, work: RequestWork) -> Telling:
-        return Telling(work, self._link, self._figures, lambda: self._is_held)
+        return Telling(work, self._link, self._figures, lambda: self._is_held, self._redeliveries.note_end)
 
     def _leave_line(self, line: str) -> None:
         left = self._lines[line] - 1

@@ -83,7 +83,7 @@ class Redeliveries:
         work.delivery.requeue()
 
     def note_end(self, work: RequestWork) -> None:
-        """A request that was begun has ended."""
+        """A request that was begun has ended, or is a stream that tells something by now: the next one may be begun alone."""
         if (done := self._tried.get(work.place)) is not None:
             done.set()
 
@@ -157,7 +157,9 @@ class Redeliveries:
         """Have a request begun while no other one is begun of which a node may have died; if the node dies, it was this one."""
         done = self._tried[work.place] = trio.Event()
         try:
-            if await self._put_again(work, alone=True):
+            if work.is_read and work.gone.is_set():  # it was asked for again meanwhile
+                work.delivery.acknowledge()
+            elif await self._put_again(work, alone=True):
                 with trio.move_on_after(TRIED):
                     await done.wait()
         finally:

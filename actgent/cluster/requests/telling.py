@@ -34,6 +34,8 @@ class Telling:
     figures: NodeFigures
     is_held: Callable[[], bool]
     """Tells whether another node is to have the partition."""
+    note_begun: Callable[[RequestWork], None]
+    """Hears that a stream has begun: whatever kills a node as it is begun has not."""
     is_sending: bool = False
     """True while the broker has not confirmed a piece that nobody waits for."""
 
@@ -51,6 +53,7 @@ class Telling:
         piece = self._piece(status, data, headers, is_last=is_last)
         if (work.is_read and not is_last) or (work.is_stop and is_last and self.is_held()):
             work.delivery.acknowledge()  # a stream has no end; a stop that was done may not stop what the next node runs
+            self.note_begun(work)
         now = self.figures.now()
         if piece.number == 0 and not work.is_read:
             self.figures.note_answer(status, now - work.came_at)
