@@ -47,7 +47,7 @@ def by_answer(schema, value):
 
 
 def bounded(work):
-    """What a function returns, if it takes no two seconds and no 50 MB; its ConfigurationError as text."""
+    """What a function returns, if it takes no second and no 50 MB; its ConfigurationError as text."""
     gc.disable()  # it would look at all that the tests before have left, which nobody asks about here
     before = resident_peak(reset=True)
     tracemalloc.start()
@@ -60,7 +60,7 @@ def bounded(work):
         seconds, (_, peak) = time.process_time() - begin, tracemalloc.get_traced_memory()
         tracemalloc.stop()
         gc.enable()
-        assert seconds < 2
+        assert seconds < 1
         assert peak < 50_000_000
         assert resident_peak() - before < 100_000_000  # what the library takes is not Python's
 

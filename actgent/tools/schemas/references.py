@@ -41,7 +41,7 @@ class SchemaReferences:
                 base = self._read(each, base)
                 stack += ((value, base) for value in each.values())
             elif isinstance(each, list | tuple):
-                stack += ((value, base) for value in each)
+                stack += [(value, base) for value in each if type(value) is not str]  # words of an enum
 
     def _read(self, schema: Mapping[str, Any], base: str) -> str:
         named = schema.get("$id", schema.get("id"))
