@@ -87,18 +87,25 @@ async def test_who_removes_a_schedule_again_is_told_that_it_has_fired(ada):
 
 
 async def test_a_task_at_work_is_listed_and_stopped(serving):
-    """A task stands in the list while it works, and not when it was stopped."""
+    """A task stands in the list while it works, and not when it was stopped; its message has the metadata that it was given with."""
     import trio
 
     from actgent import BareAgent, ScriptedLLM
 
+    noted, has_begun = [], trio.Event()
+
     async def slow(chat):
+        has_begun.set()
         await trio.sleep_forever()
 
     agents = [BareAgent(name=name, llm=ScriptedLLM(slow), grace=0) for name in ("clerk", "helper")]
+    agents[1].on_query(lambda message: noted.append(dict(message.metadata)))
     async with serving(agents=agents) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
-        await ada.post("/v1/sessions/s1/tasks", json={"agent": "helper", "task": "x", "task_id": "t1"})
+        asked = {"agent": "helper", "task": "x", "task_id": "t1", "metadata": {"ticket": 7}}
+        await ada.post("/v1/sessions/s1/tasks", json=asked)
+        await has_begun.wait()
+        assert noted == [{"ticket": 7}]
         (listed,) = (await ada.get("/v1/sessions/s1/tasks")).json()["items"]
         assert (listed["id"], listed["agent"], listed["state"]) == ("t1", "helper", "working")
         assert (await ada.delete("/v1/sessions/s1/tasks/t1")).status_code == 204
