@@ -276,6 +276,57 @@ def needs(name: str, module: ast.Module, known: "dict[str, ast.Module]") -> set[
     return {each.removeprefix("actgent.") for each in found} & known.keys() - {name}
 
 
+PRIVATE = re.compile(r"(\w+(?:\.\w+)*?\._(?!_)\w+)")
+"""A dotted name up to its first private part."""
+
+
+def private_imports(source: str) -> set[str]:
+    """Return the private names of other packages that a file imports, or reads from a package that it imports."""
+    tree, roots, names = ast.parse(source), set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+            roots |= {alias.name for alias in node.names if alias.asname in (None, alias.name)}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            names |= {each.value for each in node.args if isinstance(getattr(each, "value", None), str)}
+    roots = {root.partition(".")[0] for root in roots}
+    chains = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    names |= {chain for chain in chains if chain.partition(".")[0] in roots}
+    ours = {"actgent", *sys.stdlib_module_names}
+    found = {match[1] for name in names if (match := PRIVATE.match(name))}
+    return {name for name in found if name.partition(".")[0] not in ours}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("from openai._base_client import get_platform", {"openai._base_client"}),
+        ("from anthropic import _types", {"anthropic._types"}),
+        ("import openai.lib._tools as tools", {"openai.lib._tools"}),
+        ("import openai\nopenai._base_client.get_platform()", {"openai._base_client"}),
+        ("import importlib\nimportlib.import_module('openai._models')", {"openai._models"}),
+        ("from openai import __version__\nfrom concurrent.futures import _base", set()),
+        ("from ._openai_sdk import make_sdk\nfrom actgent.llm.clients._openai_sdk import make_sdk", set()),
+    ],
+)
+def test_private_imports_are_found(source, found):
+    """The scan finds each way to import a private module or to read it from an imported package."""
+    assert private_imports(source) == found
+
+
+def test_no_private_module_of_another_package_is_imported():
+    """A release of another package may move its private modules without notice."""
+    files = [*sources().values(), *sorted((ROOT / "examples").rglob("*.py"))]
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in files
+        for name in private_imports(path.read_text(encoding="utf-8"))
+    }
+    assert found == set()
+
+
 def test_whoever_has_its_task_woken_is_not_cut_before_it_waits(modules):
     """Ctrl-C would end a task that others know to wait: trio breaks where they wake it."""
     functions = [

@@ -255,6 +255,25 @@ async def test_the_same_chat_is_the_same_bytes(connect, said, dialect):
     assert wire.requests[0].content == wire.requests[1].content
 
 
+class IdleWaits(trio.abc.Instrument):
+    """Counts how often the event loop waited because no task could run."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += timeout > 0
+
+
+async def test_the_first_request_waits_for_no_thread(connect, said, dialect):
+    """A wait for a thread would let a mock clock jump to the next deadline, such as the timeout of the call."""
+    model, _ = connect(dialect, said(dialect))
+    waits = IdleWaits()
+    trio.lowlevel.add_instrument(waits)
+    await model.complete(HELLO)
+    trio.lowlevel.remove_instrument(waits)
+    assert waits.count == 0
+
+
 async def test_long_histories_are_cheap(connect, said, dialect):
     """A thousand messages cost some times what reading them as JSON costs, and not 0.2 ms each as the SDK's own transform."""
     calls = [ToolCall("math.add", {"a": number}, f"id-{number}") for number in range(333)]

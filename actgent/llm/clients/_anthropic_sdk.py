@@ -4,15 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import anthropic
-from anthropic._base_client import get_platform
 
 from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """An SDK client that never repeats a request by itself, and leaves tracing to actgent."""
+    """Create an SDK client that never retries a request and traces none; actgent does both."""
     client = anthropic.AsyncAnthropic(max_retries=0, open_telemetry=False, **options)
-    set_platform(client, get_platform())
+    set_platform(client)
     return Sdk(client, anthropic.AnthropicError, anthropic.APITimeoutError)
 
 

@@ -3,13 +3,12 @@
 from typing import Any
 
 import openai
-from openai._base_client import get_platform
 
 from actgent.llm.http import Sdk, set_platform
 
 
 def make_sdk(**options: Any) -> Sdk:
-    """An SDK client that never repeats a request by itself."""
+    """Create an SDK client that never retries a request."""
     client = openai.AsyncOpenAI(max_retries=0, **options)
-    set_platform(client, get_platform())
+    set_platform(client)
     return Sdk(client, openai.OpenAIError, openai.APITimeoutError)

@@ -14,9 +14,10 @@ class Sdk:
     timeout: type[Exception]
 
 
-def set_platform(client: Any, platform: object) -> None:
-    """Tell an SDK client on which platform it runs.
+def set_platform(client: Any) -> None:
+    """Set the operating system that an SDK client names in its headers.
 
-    It would look that up in a thread at the first call, and a mock clock would jump meanwhile.
+    Without it, the first request looks the name up in a worker thread, and a mock clock with autojump
+    moves forward until the thread ends. The SDKs have a public method to read the name, but none to set it.
     """
-    client._platform = platform  # noqa: SLF001 - the one way to say it
+    client._platform = client.platform_headers()["X-Stainless-OS"]  # noqa: SLF001 - see above
