@@ -8,14 +8,15 @@
             decode    the client's own: what the body says
 
 A stream is folded into the body that the provider would have sent without streaming, so each client
-reads answers in one place. The SDKs' typed requests and stream classes are left aside: they cost
-0.2 ms a message, drop events without a name and take a stream that merely ends for a whole answer.
+reads answers in one place. The SDKs' typed requests and stream classes are not used. Per message of
+the history a typed request costs 0.2 ms with OpenAI's SDK and 6 us with Anthropic's. The stream classes
+drop events without a name and accept a stream that ends before the answer does.
 """
 
 import abc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import attrs
@@ -474,8 +475,9 @@ class Remote(LLM):
         """By its host, and four characters that stand for the key."""
         return {f"{self._host} {self._rate_limit_key[-4:]}": self.governor}
 
-    @property
+    @cached_property
     def _host(self) -> str:
+        """Host of the API, with a port that is not the scheme's own. Kept because parsing takes 10 us."""
         url = httpx2.URL(self.base_url)
         return f"{url.host}:{url.port}" if url.port else url.host
 
