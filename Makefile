@@ -78,6 +78,7 @@ format: $(INSTALLED) ## let ruff format and mend what it can
 bench: $(INSTALLED) ## speed and memory against bare trio; ARGS="--only W2 --rounds 3 --quick --write-docs"
 	ACTGENT_BENCH=1 $(BIN)/python -m pytest -q tests/bench
 	$(BIN)/python tests/bench/hands.py
+	$(BIN)/python tests/bench/transport.py
 	$(BIN)/python tests/bench/clustered.py
 	$(BIN)/python tests/bench $(ARGS)
 

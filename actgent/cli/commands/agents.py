@@ -22,7 +22,7 @@ def demo(
     live: Flag = False,
     model: str | None = None,
 ) -> int:
-    """Show what actgent does, with the real SDKs against a scripted provider on loopback.
+    """Show what actgent does, over HTTP with a scripted provider on loopback; the providers' SDKs are the transport.
 
     Three acts: a conversation with tools, an urgent message that overtakes a full inbox, and 1,000 sessions on
     10 agents at once. It needs no key and no network.
