@@ -1,6 +1,7 @@
 """The way into the command line, and the exit codes out of it."""
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -11,25 +12,30 @@ from cyclopts import CycloptsError, UnusedCliTokensError
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
 from .commands import app
+from .descriptors import RefusedConnections, open_standard_streams, raise_file_limit
+from .signals import handled_signals
 from .terminal import Terminal, one_line
 
-FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE, TERMINATED = 1, 2, 130, 141, 143
+FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave the process with its exit code.
 
-    0 is success, 1 a failure, 2 wrong use or configuration, 130 and 143 the end by SIGINT and SIGTERM.
+    0 is success, 1 a failure, 2 wrong use or configuration, 129, 130 and 143 the end by SIGHUP, SIGINT and SIGTERM.
     """
-    signal.signal(signal.SIGTERM, _exit_early)
+    open_standard_streams()
+    logging.getLogger("trio.serve_listeners").addFilter(RefusedConnections())
+    ending = handled_signals()
+    for number in ending:
+        if number != signal.SIGINT:
+            signal.signal(number, _exit_early)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a model may say what the terminal has no character for
     code = _code_of(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # the exit code is decided; the interpreter takes a while to end
+    for number in ending:  # the exit code is decided; the interpreter takes a while to end
+        signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -37,13 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code)
 
 
-def _exit_early(_number: int, _frame: object) -> None:
-    """End the process on a SIGTERM that comes before a command listens for signals."""
-    sys.exit(TERMINATED)
+def _exit_early(number: int, _frame: object) -> None:
+    """End the process on a signal that arrives before the command listens for signals."""
+    sys.exit(128 + number)
 
 
 def _code_of(arguments: Sequence[str] | None) -> int:
     try:
+        raise_file_limit()
         return app(arguments, exit_on_error=False, print_error=False) or 0
     except CycloptsError as error:
         Terminal().complain(_told(error))

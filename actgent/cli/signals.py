@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a command: the first lets it end what runs, the second ends it at once."""
+"""SIGINT, SIGTERM and SIGHUP during a command: the first one drains the running work, the second one ends it at once."""
 
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -67,16 +67,24 @@ class Shutdown:
             scope.cancel()
 
 
+def handled_signals() -> list[signal.Signals]:
+    """Return the signals that end a command. SIGHUP is left out if the parent process ignores it (`nohup`)."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        found.append(signal.SIGHUP)
+    return found
+
+
 async def run_until_signalled(
     command: Callable[[Shutdown], Awaitable[int]], *, notice: Callable[[str], None]
 ) -> int:
-    """The command's exit code, or 128 and the number of the signal that ended it: 130 or 143.
+    """Run a command and return its exit code, or 128 plus the number of the signal that ended it (129, 130, 143).
 
-    `notice` tells the user what the first signal did.
+    `notice` prints a line about the first signal. An ignored SIGHUP stays ignored, so that `nohup` works.
     """
     shutdown, code = Shutdown(notice), 0
     failure: Exception | None = None
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*handled_signals()) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(shutdown.watch, signals)
             try:

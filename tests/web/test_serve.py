@@ -138,14 +138,14 @@ def test_a_changed_file_is_served(team, tmp_path):
 
 
 def test_a_broken_file_is_not_served(team, tmp_path):
-    """With --reload the agents of before answer until the file is good again, and what is wrong is said."""
+    """With --reload the previous agents answer until the changed file can be run, and its error is printed."""
     process = team("serve", "team.py", "--bind", "127.0.0.1:0", "--reload")
     secret = until(process, r"(act_\S+)")
     url = until(process, r"at (http\S+)/v1")
     (tmp_path / "team.py").write_text("from actgent import Nothing\n")
     with client_of(url, secret) as ada, (tmp_path / "errors.txt").open() as errors:
         said = ""
-        while "agents of before go on: team.py cannot be run: ImportError in line 1" not in said:
+        while "previous agents keep answering: team.py cannot be run: ImportError in line 1" not in said:
             said += errors.read()
             assert ada.get("/v1/agents/clerk").status_code == 200
             assert process.poll() is None
@@ -165,7 +165,7 @@ def test_a_file_that_is_broken_from_the_start_is_waited_for(team, tmp_path):
     deadline = time.monotonic() + 60
     with (tmp_path / "errors.txt").open() as errors:
         said = ""
-        while "nothing is served: this starts again when a file changes" not in said:
+        while "no server is running: it restarts when a file changes" not in said:
             said += errors.read()
             assert process.poll() is None, said
             assert time.monotonic() < deadline, said

@@ -3,10 +3,11 @@
 The process prints its port, and ends when its standard input does, which is when its parent is gone.
 """
 
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from subprocess import PIPE
 
 import trio
@@ -59,7 +60,8 @@ async def _end(process: trio.Process) -> None:
 
 async def _serve() -> None:
     async with open_provider(script_answer, keep=0) as provider:
-        print(provider.port, flush=True)  # noqa: T201 - the parent reads it
+        with suppress(BrokenPipeError):  # the parent was interrupted before it read the port
+            os.write(1, f"{provider.port}\n".encode())
         await _wait_for_end_of_input()
 
 

@@ -1,7 +1,10 @@
-"""`actgent serve --reload`: the agents of changed files answer, those of broken files are not taken."""
+"""`actgent serve --reload`: restart the server when a file of the agents changes."""
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,20 +21,40 @@ from actgent.web.tokens import new_token, write_tokens
 
 from .serve import ServeOptions
 
-LOOK = 0.5
-"""Seconds between two looks at the files."""
-_WATCHED = (".py", ".md", ".json", ".yaml", ".yml", ".toml", ".j2")
-_BY_ITSELF = (1, 2)
-"""The codes of a server that was not told to end."""
-_COMMAND = [sys.executable, "-c", "from actgent.cli import main; main()"]
+POLL_SECONDS = 0.5
+"""Seconds between two looks at the files' modification times."""
+KILL_SECONDS = 5.0
+"""Seconds that a server has to end after the second signal, before it is killed."""
+_WATCHED_SUFFIXES = (".py", ".md", ".json", ".yaml", ".yml", ".toml", ".j2")
+_FAILURE_CODES = (1, 2)
+"""Exit codes of a server that ended by an error and not by a signal."""
+_SERVER = "from actgent.cli.serving.reloading import run_server; run_server()"
 _CHECK = "from actgent.cli.serving.checked import main; main()"
 
 
-async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve in a process of its own, which is ended and started again when a file of the agents has changed.
+def run_server() -> None:
+    """Run `actgent` with the arguments of this process, and end when standard input is closed.
 
-    What runs ends first. Files that cannot be read or run are named, and the process of before goes on. The token of the
-    run stays the same.
+    The parent holds the other end of that pipe, so the server also ends if the parent is killed.
+    """
+    from actgent.cli import main  # noqa: PLC0415 - the parent needs no second copy of the command line
+
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    main()
+
+
+def _end_with_parent() -> None:
+    with suppress(OSError):
+        while os.read(0, 1):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+    """Serve the agents in a child process, and restart the child when a watched file changes.
+
+    A child finishes its running turns before the next one starts. If the changed files cannot be read or run, the error
+    is printed and the present child keeps serving. All children accept the same token.
     """
     check_extra()
     if options.target is None:
@@ -39,34 +62,57 @@ async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutd
             "--reload takes the agents whose files are watched; nodes have those of a cluster"
         )
     with TemporaryDirectory(prefix="actgent-") as folder:
-        tokens = options.tokens or _tokens_in(Path(folder), options, terminal)
-        command = [*_COMMAND, *attrs.evolve(options, tokens=tokens).command()]
+        tokens = options.tokens or _write_token(Path(folder), options, terminal)
+        command = [sys.executable, "-c", _SERVER, *attrs.evolve(options, tokens=tokens).command()]
         while not shutdown.is_asked:
             stamps = _stamps(options.target)
+            # A session of its own: Ctrl-C in the terminal reaches the child once, by the parent, and not twice.
+            process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, start_new_session=True)
             async with trio.open_nursery() as nursery:
-                process: trio.Process = await nursery.start(_run, command, terminal)
-                with shutdown.waiting():
-                    await _wait_changed(options.target, stamps, terminal)
-                    terminal.notice("a file has changed: starting again")
-                if process.returncode is None:
-                    process.terminate()
+                nursery.start_soon(_report_failure, process, shutdown, terminal)
+                try:
+                    with shutdown.waiting():
+                        await _wait_for_change(options.target, stamps, terminal)
+                        terminal.notice("a file has changed: restarting the server")
+                    _send(process, signal.SIGTERM)
+                    await process.wait()
+                finally:
+                    await _end(process)
+                nursery.cancel_scope.cancel()
     return 0
 
 
-async def _wait_changed(target: str, stamps: dict[str, tuple[int, int]], terminal: Terminal) -> None:
-    """Wait until the files are others, and good."""
+def _send(process: trio.Process, number: signal.Signals) -> None:
+    if process.returncode is None:
+        process.send_signal(number)
+
+
+async def _end(process: trio.Process) -> None:
+    """End the child without waiting for its running turns. Does nothing after the child has ended."""
+    with trio.CancelScope(shield=True):
+        _send(process, signal.SIGTERM)
+        with trio.move_on_after(KILL_SECONDS):
+            await process.wait()
+        _send(process, signal.SIGKILL)
+        await process.wait()
+        if process.stdin is not None:
+            await process.stdin.aclose()
+
+
+async def _wait_for_change(target: str, stamps: dict[str, tuple[int, int]], terminal: Terminal) -> None:
+    """Wait until a watched file has changed and the agents can be made from the files."""
     while True:
-        while (now := _stamps(target)) == stamps:  # noqa: ASYNC110 - nobody tells of changed files
-            await trio.sleep(LOOK)
+        while (now := _stamps(target)) == stamps:  # noqa: ASYNC110 - there is no event for changed files
+            await trio.sleep(POLL_SECONDS)
         stamps = now
         problem = await _problem_of(target)
         if not problem:
             return
-        terminal.complain(f"a file has changed, and the agents of before go on: {problem}")
+        terminal.complain(f"a file has changed, and the previous agents keep answering: {problem}")
 
 
 async def _problem_of(target: str) -> str:
-    """Why the agents cannot be made, by a process that tries it; empty where they can."""
+    """Try to make the agents in a process, and return its error; empty if they can be made."""
     done = await trio.run_process(
         [sys.executable, "-c", _CHECK, target], capture_stdout=True, stderr=subprocess.STDOUT, check=False
     )
@@ -74,16 +120,15 @@ async def _problem_of(target: str) -> str:
     return (words or f"code {done.returncode}") if done.returncode else ""
 
 
-async def _run(command: list[str], terminal: Terminal, *, task_status: trio.TaskStatus[trio.Process]) -> None:
-    process = await trio.lowlevel.open_process(command)
-    task_status.started(process)
-    with trio.CancelScope(shield=True):  # it ends what it has accepted
-        code = await process.wait()
-    if code in _BY_ITSELF:
-        terminal.notice("nothing is served: this starts again when a file changes")
+async def _report_failure(process: trio.Process, shutdown: Shutdown, terminal: Terminal) -> None:
+    """Print a notice if the child ends by an error."""
+    code = await process.wait()
+    if code in _FAILURE_CODES and not shutdown.is_asked:
+        terminal.notice("no server is running: it restarts when a file changes")
 
 
-def _tokens_in(folder: Path, options: ServeOptions, terminal: Terminal) -> str:
+def _write_token(folder: Path, options: ServeOptions, terminal: Terminal) -> str:
+    """Write a token file for this run, print the token, and return the file's path."""
     if not is_loopback(split_address(options.bind)[0]):
         raise ConfigurationError("off loopback --reload takes --tokens, too")
     secret, token = new_token("serve --reload", owner="admin", scopes=("admin",))
@@ -93,15 +138,15 @@ def _tokens_in(folder: Path, options: ServeOptions, terminal: Terminal) -> str:
 
 
 def _stamps(target: str) -> dict[str, tuple[int, int]]:
-    """When the files of agents were changed, and their sizes."""
+    """Return the modification time (ns) and size (bytes) of each watched file."""
     path = Path(target.partition(":")[0])
     folder = path if path.is_dir() else path.parent
     found = {}
     for file in folder.rglob("*"):
-        if file.suffix in _WATCHED and not any(
+        if file.suffix in _WATCHED_SUFFIXES and not any(
             part.startswith(".") for part in file.relative_to(folder).parts
         ):
-            with suppress(OSError):  # removed meanwhile
+            with suppress(OSError):  # the file was removed after it was listed
                 seen = file.stat()
                 found[str(file)] = (seen.st_mtime_ns, seen.st_size)
     return found

@@ -1,0 +1,137 @@
+"""The process of a command: its standard streams, its limit of open files, and SIGHUP."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import httpx2
+import pytest
+
+TEAM = """
+import sys
+from actgent import BareAgent, ScriptedLLM
+clerk = BareAgent("clerk", role="a clerk", llm=ScriptedLLM(["WORDS"], repeat=True))
+"""
+MAIN = [sys.executable, "-c", "from actgent.cli import main; main()"]
+
+
+def run(arguments, *, cwd, preparation, **options):
+    """Run a command in a new interpreter; `preparation` runs in the child before it."""
+    return subprocess.run(
+        [*MAIN, *arguments], cwd=cwd, check=False, timeout=120, preexec_fn=preparation, **options
+    )
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+@pytest.mark.parametrize("arguments", [["--version"], ["chat", "--offline"], ["token", "list"]])
+def test_a_command_with_closed_standard_streams_ends_without_a_traceback(tmp_path, closed, arguments):
+    """The closed streams are replaced by /dev/null."""
+
+    def close():
+        for number in closed:
+            os.close(number)
+
+    done = run(arguments, cwd=tmp_path, preparation=close, stdin=subprocess.DEVNULL, capture_output=True)
+    assert done.returncode == 0
+    assert b"Traceback" not in done.stderr
+
+
+def test_too_few_open_files_are_refused_with_the_remedy(tmp_path):
+    """The command ends with code 2 and one line."""
+
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (10, 10))
+
+    done = run(["chat", "--offline"], cwd=tmp_path, preparation=lower, input=b"hi\n", capture_output=True)
+    assert done.returncode == 2
+    assert re.fullmatch(rb"actgent: the limit of open files is 10.*`ulimit -n 1024`\n", done.stderr)
+
+
+def test_a_low_soft_limit_of_open_files_is_raised(tmp_path):
+    """A command uses the hard limit that it may use."""
+
+    def lower():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (10, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    done = run(["chat", "--offline"], cwd=tmp_path, preparation=lower, input=b"hi\n", capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start `actgent serve` over a journal; returns the process, its address, and a token."""
+    (tmp_path / "team.py").write_text(TEAM)
+    started = []
+
+    def start(*options, **settings):
+        with (tmp_path / "errors.txt").open("ab") as errors:
+            command = [*MAIN, "serve", "team.py", "--journal", "agents.db", "--bind", "127.0.0.1:0", *options]
+            process = subprocess.Popen(
+                command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True, **settings
+            )
+        started.append(process)
+        text = ""
+        while not ((url := re.search(r"at (http\S+)/v1", text)) and (token := re.search(r"(act_\S+)", text))):
+            line = process.stdout.readline()
+            assert line, (tmp_path / "errors.txt").read_text()
+            text += line
+        return process, url[1], token[1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def is_served(url):
+    try:
+        httpx2.get(f"{url}/v1/agents", timeout=5)
+    except httpx2.HTTPError:
+        return False
+    return True
+
+
+def wait_until_released(url):
+    """Wait until no process answers at an address."""
+    deadline = time.monotonic() + 60
+    while is_served(url):
+        assert time.monotonic() < deadline, f"a server still answers at {url}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("options", [[], ["--reload"]])
+def test_sighup_drains_a_server(serve, options):
+    """A stream is ended with its last event, and the exit code names the signal. No process stays."""
+    process, url, token = serve(*options)
+    with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=120) as ada:
+        assert ada.put("/v1/sessions/s1", json={"agent": "clerk"}).status_code == 201
+        with ada.stream("GET", "/v1/sessions/s1/events") as stream:
+            process.send_signal(signal.SIGHUP)
+            assert "event: bye" in stream.read().decode()
+    assert process.wait(timeout=120) == 128 + signal.SIGHUP
+    assert not is_served(url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP])
+def test_the_server_of_reload_ends_with_its_parent(serve, number):
+    """After the parent process has ended in any way, the journal can be opened again."""
+    process, url, _ = serve("--reload")
+    process.send_signal(number)
+    process.wait(timeout=120)
+    wait_until_released(url)
+    serve("--reload")
+
+
+def test_an_ignored_sighup_stays_ignored(serve):
+    """`nohup actgent serve` outlives its terminal."""
+    process, url, _ = serve(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process.send_signal(signal.SIGHUP)
+    assert is_served(url)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
