@@ -22,16 +22,16 @@ SOAKED := tests/journal tests/mutation \
 # What `make check` runs, two at a time and the longest first. Each version of Python has its own cache of types.
 CHECKS := check-types check-types-3.12 check-types-3.13 check-async check-layers check-lint check-format
 
-.PHONY: help demo test soak check docs format bench clean $(CHECKS)
+.PHONY: help demo test matrix lock soak check docs format bench clean $(CHECKS)
 .DEFAULT_GOAL := help
 
 help: ## what there is
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml
+$(INSTALLED): pyproject.toml .ci/requirements.lock
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo 'installing actgent and its tools into $(VENV)'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint .ci/requirements.lock --editable '.[dev]'
 	@touch $@
 
 tests/%/node_modules/.package-lock.json: tests/%/package-lock.json
@@ -43,6 +43,12 @@ demo: $(INSTALLED) ## the main job: agents, tools and 1,000 sessions against a m
 
 test: $(INSTALLED) $(PYRIGHT) $(OTHERS) ## all tests, on two cores; ARGS="tests/journal -x"
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 10 --durations-min 5 $(ARGS)
+
+matrix: $(INSTALLED) ## a part of the tests on other versions of Python and on the lowest versions of dependencies; ARGS="3.13 lowest"
+	$(BIN)/python tests/matrix.py $(ARGS)
+
+lock: $(INSTALLED) ## write the versions that are installed for the tests to .ci/requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --upgrade --no-header --no-emit-index-url --no-annotate --extra dev --python-version 3.11 --output-file .ci/requirements.lock pyproject.toml
 
 soak: $(INSTALLED) ## the tests of the journal and of control with as many kills, power cuts, damages and random deeds as they promise, large counts, and mutants, 20 runs of what kills nodes, and 20 drawn schedules of disasters; hours
 	ACTGENT_SOAK=1 $(BIN)/python -m pytest $(SOAKED)

@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -216,3 +217,16 @@ def _answer(request):
 def _in_react_form(said):
     action = {"response_purpose": "DIRECT_RESPONSE", "response_description": said, "response_content": {}}
     return json.dumps({"question_nature": "SIMPLE", "context": "sums", "primary_action": action})
+
+
+def pytest_terminal_summary(terminalreporter):
+    """List the reasons of skipped tests with their counts, so that a missing service is seen."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple)
+    )
+    if reasons:
+        terminalreporter.section("skipped tests")
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.line(f"{count:5}  {reason}")

@@ -3,9 +3,12 @@
 No network is used: what is built and installed finds its dependencies in a folder of links to those that are here.
 """
 
+import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -18,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -46,6 +50,13 @@ def tracked(*patterns):
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def copy_tracked(folder):
+    """Copy the repository, without what git ignores."""
+    for name in tracked():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
 
 
 @pytest.fixture
@@ -79,16 +90,23 @@ def test_a_wheel_and_an_sdist_hold_the_whole_package(tmp_path, environment):
     """Both are built, the wheel from the sdist; installed elsewhere it has its data, its command and its version."""
     pytest.importorskip("build", reason="the extra `dev` is not installed")
     source, built = tmp_path / "source", tmp_path / "built"
-    for name in tracked("actgent", "pyproject.toml", "README.md", "LICENSE"):
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, source / name)
+    copy_tracked(source)
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(built), str(source)]
     run(command, cwd=tmp_path, env=environment)
     wheel, sdist = built / f"actgent-{VERSION}-py3-none-any.whl", built / f"actgent-{VERSION}.tar.gz"
     with zipfile.ZipFile(wheel) as archive:
         assert set(tracked("actgent")) - set(archive.namelist()) == set()
     with tarfile.open(sdist) as archive:
-        assert f"actgent-{VERSION}/LICENSE" in archive.getnames()
+        held = {name.removeprefix(f"actgent-{VERSION}/") for name in archive.getnames()}
+    assert set(tracked()) - held == set()
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"actgent-{VERSION}.dist-info/METADATA").decode()
+    assert "Project-URL: Documentation" in metadata
+    description = metadata.partition("\n\n")[2]
+    assert "pip install" in description
+    assert (
+        re.findall(r"\]\((?!https://)([^)]+)\)", description) == []
+    )  # an index does not resolve relative links
 
     elsewhere = tmp_path / "elsewhere"
     run([sys.executable, "-m", "venv", "--without-pip", str(elsewhere)], cwd=tmp_path, env=environment)
@@ -125,19 +143,81 @@ def test_a_newcomer_is_answered_after_five_commands(tmp_path, environment):
     assert said == printed
 
 
+def docker_steps(path):
+    """The instructions of a Dockerfile, as pairs of name and arguments. An option before the arguments is dropped."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, rest = line.partition(" ")
+            yield name, re.sub(r"^(--\S+ )+", "", rest)
+
+
+def test_the_image_of_the_dockerfile_answers(tmp_path, environment):
+    """Its steps are run below a folder, without a container engine; then its health check succeeds."""
+    places = {name: str(tmp_path / name) for name in ("source", "app", "data")}
+    python = tmp_path / "python" / "bin"
+    run([sys.executable, "-m", "venv", "--without-pip", str(python.parent)], cwd=tmp_path, env=environment)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def placed(text):
+        for name, place in places.items():
+            text = re.sub(rf"(?<![\w.])/{name}\b", place, text)
+        return (
+            text.replace("8300", str(port)).replace("0.0.0.0", "127.0.0.1").replace("chown nobody", "test -d")
+        )
+
+    env = environment | {"PATH": f"{python}{os.pathsep}{os.environ['PATH']}", "PIP_NO_DEPS": "1"}
+    steps = list(docker_steps(ROOT / "examples" / "docker" / "Dockerfile"))
+    for name, rest in steps:
+        if name == "COPY":
+            source, target = rest.split()
+            if source == ".":
+                copy_tracked(Path(placed(target)))
+            else:
+                Path(placed(target)).parent.mkdir(exist_ok=True)
+                shutil.copy(ROOT / source, placed(target))
+        elif name == "RUN":
+            command = placed(rest).replace(
+                "pip install", f"{sys.executable} -m pip --python {python}/python install"
+            )
+            run(["sh", "-c", command], cwd=tmp_path, env=env)
+    commands = dict(steps)
+    new = "actgent token new --file /data/tokens.toml --name me --owner me --scope admin"
+    assert new in (ROOT / "examples" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    run(["sh", "-c", placed(new)], cwd=tmp_path, env=env)
+    server = subprocess.Popen(
+        json.loads(placed(commands["CMD"])), cwd=places["app"], env=env, stdout=subprocess.PIPE
+    )
+    try:
+        assert f":{port}" in server.stdout.readline().decode()
+        health = json.loads(placed(commands["HEALTHCHECK"].partition("CMD ")[2]))
+        run([str(python / "python"), *health[1:]], cwd=tmp_path, env=env)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=60) == 128 + signal.SIGTERM
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+
+
+@pytest.mark.parametrize("name", [name for name in tracked(".github") if name.endswith(".yml")])
+def test_files_of_the_public_host_can_be_read(name):
+    """They are YAML, and the targets of make that they name exist."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert isinstance(YAML(typ="safe").load(text), dict)
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"run: make (\w+)", text)) <= targets
+
+
 LOADED = {
-    "": [
-        "actgent.cli.main",
-        "actgent.cli.commands.agents",
-        "actgent.journal.sqlite",
-        "actgent.testing.provider",
-    ],
-    "cluster": ["actgent.cluster.opening", "actgent.cli.serving.cluster", "actgent.cli.serving.node"],
+    "": ["actgent.journal.sqlite", "actgent.testing.provider"],
+    "cli": ["actgent.cli.main", "actgent.cli.commands.agents", "actgent.cli.console.prompt"],
+    "cluster": ["actgent.cluster.opening", "actgent.cluster.node"],
     "encryption": ["actgent.journal.encryption"],
     "mcp": ["actgent.toolsets.mcp.link"],
     "otel": ["actgent.observe"],
     "postgres": ["actgent.journal.postgres"],
-    "web": ["actgent.web.gateway", "actgent.cli.serving.serve"],
+    "web": ["actgent.web.gateway"],
 }
 """What is loaded by those who installed an extra, or none."""
 CHECKS = {

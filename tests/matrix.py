@@ -1,0 +1,67 @@
+"""Run a part of the tests on other versions of Python and on the lowest versions of the dependencies.
+
+    python tests/matrix.py              all that this machine has
+    python tests/matrix.py 3.13 lowest  some
+
+Each column has an environment in `build/matrix`, which stays for the next run.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+UV = Path(sys.executable).with_name("uv")
+PYTHONS = ("3.12", "3.13", "3.14")
+LOWEST = "lowest"
+EXTRAS = ("cli", "web", "postgres", "encryption", "mcp", "otel")
+TOOLS = ("pytest>=9", "pytest-trio>=0.8", "pytest-xdist>=3.8", "hypothesis>=6.140", "pydantic>=2.10")
+TESTS = (
+    "tests/actors",
+    "tests/protocols",
+    "tests/structured",
+    "tests/state",
+    "tests/agents/turns",
+    "tests/llm",
+)
+"""Tests of what differs between versions: annotations, tasks, schemas, and the SDKs. The rest runs on one version."""
+
+
+def interpreter(version: str) -> str | None:
+    """Return the path of a Python of this version, or None if the machine has none."""
+    found = shutil.which(f"python{version}")
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    places = [found or "", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python{version}"), reverse=True))]
+    for place in filter(None, places):
+        if subprocess.run([place, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return place
+    return None
+
+
+def prepare(column: str, python: str) -> Path:
+    """Make the environment of a column, and return the path of its Python."""
+    folder = ROOT / "build" / "matrix" / column
+    subprocess.run([UV, "venv", "--quiet", "--allow-existing", "--python", python, folder], check=True)
+    command = [UV, "pip", "install", "--quiet", "--python", folder / "bin" / "python"]
+    if column == LOWEST:
+        command += ["--resolution", "lowest-direct"]
+    subprocess.run([*command, "--editable", f"{ROOT}[{','.join(EXTRAS)}]", *TOOLS], check=True)
+    return folder / "bin" / "python"
+
+
+def run(column: str) -> bool:
+    """Run the tests of a column. Return False if a test fails, True also if there is no such Python."""
+    python = sys.executable if column == LOWEST else interpreter(column)
+    if python is None:
+        print(f"{column}: skipped, this machine has no Python {column}")
+        return True
+    command = [prepare(column, python), "-m", "pytest", "-qq", "-n", "2", "-p", "no:cacheprovider", *TESTS]
+    print(f"{column}:", flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+if __name__ == "__main__":
+    failed = [column for column in sys.argv[1:] or [LOWEST, *PYTHONS] if not run(column)]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
