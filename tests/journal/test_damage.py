@@ -177,7 +177,7 @@ async def test_a_first_page_torn_by_a_power_cut_is_in_the_log(judge, tmp_path, m
 
 
 async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image):
-    """SQLite's own shell copies the log into the file, and removes it; without the lock nothing tells that from a loss."""
+    """SQLite's own shell copies the log into the file and removes it. Without the lock file the error names both cases."""
     path, confirmed = image
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT count(*) FROM steps").fetchone()[0] > SESSIONS
@@ -187,6 +187,11 @@ async def test_a_look_by_another_program_after_a_crash_is_no_damage(judge, image
     assert find_problems(path) == []
     assert await judge(path, confirmed) == SESSIONS
     assert await judge(without, confirmed) == 0
+    with pytest.raises(
+        JournalDamaged, match=r"If another program .* copied the log .* the file is whole: carry it"
+    ):
+        async with open_journal(f"sqlite:///{without}") as journal:
+            await journal.acquire()
     assert carry_over(without, path.with_name("saved.db")).losses == ()
 
 

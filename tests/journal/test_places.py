@@ -76,11 +76,16 @@ async def test_a_missing_file_beside_its_log_is_no_fresh_start(killed, is_there,
     assert await numbers_in(killed) == list(range(50))
 
 
-async def test_a_lock_alone_is_nothing_to_save(killed):
-    """Whoever removes a file and its log begins anew, whatever its lock has noted."""
+async def test_a_journal_without_its_files_begins_anew_with_a_warning(killed, caplog):
+    """The lock file alone notes that there were commits. The warning names the file and the remedy, once."""
     killed.unlink()
     _remove(killed.with_name(f"{killed.name}-wal"))
     assert await numbers_in(killed) == []
+    (warning,) = caplog.messages
+    assert "a.db is missing and begins anew: a.db-lock notes 50 commits" in warning
+    assert "Put the file back" in warning
+    assert await numbers_in(killed) == []
+    assert caplog.messages == [warning]
 
 
 async def test_a_new_start_is_one_move_away(killed):

@@ -95,4 +95,8 @@ def check_log(db: apsw.Connection, facts: Facts) -> None:
         )
     # Where the count of commits is right another program of SQLite's has copied the log into the file.
     if not facts.has_log and read_fact(db, "open") and not is_noted:
-        raise JournalDamaged("its write-ahead log is missing, and with it confirmed steps")
+        raise JournalDamaged(
+            "its process was killed, and the write-ahead log and the lock file beside it are missing. Put them back. If "
+            "another program of SQLite copied the log into the file (a checkpoint), the file is whole: carry it into a "
+            "new one. Otherwise the last confirmed steps are lost"
+        )

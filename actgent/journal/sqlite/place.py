@@ -1,5 +1,6 @@
 """Where a journal's file stands: what is beside it when it is missing, and whether it is still there while it is open."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -8,6 +9,8 @@ from actgent.errors.printable import counted
 
 from .lock import lock_path
 from .wal import log_path
+
+_log = logging.getLogger(__name__)
 
 
 def check_alone(path: Path, commits: int) -> None:
@@ -18,7 +21,17 @@ def check_alone(path: Path, commits: int) -> None:
     """
     log = log_path(path)
     size = log.stat().st_size if log.exists() else 0
-    if not size and not (commits and path.exists()):  # whoever removes file and log leaves nothing to save
+    if not size and not (
+        commits and path.exists()
+    ):  # if the user removed file and log, there is nothing to save
+        if commits:
+            _log.warning(
+                "the journal %s is missing and begins anew: %s notes %s of the missing file, which was removed or moved. "
+                "Put the file back to continue its sessions",
+                path,
+                lock_path(path).name,
+                counted(commits, "commit"),
+            )
         return
     gone = "is empty, and it was not" if path.exists() else "is missing"
     beside = [f"{log.name} with {counted(size, 'byte')} of confirmed steps"] if size else []
