@@ -1,5 +1,6 @@
 """The process of a command: its standard streams, its limit of open files, and SIGHUP."""
 
+import contextlib
 import os
 import re
 import resource
@@ -11,6 +12,12 @@ import time
 import httpx2
 import pytest
 
+UNUSED = """
+from actgent import BareAgent, Anthropic, OpenAI
+clerk = BareAgent("clerk", role="a clerk", llm=OpenAI("any", base_url="http://127.0.0.1:9/v1", api_key="none"))
+editor = BareAgent("editor", role="an editor", llm=Anthropic("any", base_url="http://127.0.0.1:9", api_key="none"))
+"""
+"""Agents with real clients, which call no model before the first message."""
 TEAM = """
 import sys
 from actgent import BareAgent, ScriptedLLM
@@ -61,31 +68,50 @@ def test_a_low_soft_limit_of_open_files_is_raised(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.fixture
-def serve(tmp_path):
-    """Start `actgent serve` over a journal; returns the process, its address, and a token."""
-    (tmp_path / "team.py").write_text(TEAM)
+@contextlib.contextmanager
+def open_servers(folder):
+    """A function that starts `actgent serve` over a journal; it returns the process, its address, and a token."""
+    (folder / "team.py").write_text(TEAM)
+    (folder / "unused.py").write_text(UNUSED)
     started = []
 
-    def start(*options, **settings):
-        with (tmp_path / "errors.txt").open("ab") as errors:
-            command = [*MAIN, "serve", "team.py", "--journal", "agents.db", "--bind", "127.0.0.1:0", *options]
+    def start(*options, agents="team.py", **settings):
+        with (folder / "errors.txt").open("ab") as errors:
+            command = [*MAIN, "serve", agents, "--journal", "agents.db", "--bind", "127.0.0.1:0", *options]
             process = subprocess.Popen(
-                command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors, text=True, **settings
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, **settings
             )
         started.append(process)
         text = ""
         while not ((url := re.search(r"at (http\S+)/v1", text)) and (token := re.search(r"(act_\S+)", text))):
             line = process.stdout.readline()
-            assert line, (tmp_path / "errors.txt").read_text()
+            assert line, (folder / "errors.txt").read_text()
             text += line
         return process, url[1], token[1]
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@pytest.fixture
+def serve(tmp_path):
+    """Start servers in a folder of the test."""
+    with open_servers(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def unused(tmp_path_factory):
+    """The address, a token and the folder of a server that no client has used."""
+    folder = tmp_path_factory.mktemp("unused")
+    with open_servers(folder) as start:
+        _, url, token = start(agents="unused.py")
+        yield url, token, folder
 
 
 def is_served(url):
@@ -135,3 +161,29 @@ def test_an_ignored_sighup_stays_ignored(serve):
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=120) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        (0, ["top", "--once", "--at", "URL"]),
+        (0, ["top", "--once", "--json", "--at", "URL"]),
+        (0, ["top", "--once", "--at", "agents.db"]),
+        (0, ["webhooks", "list", "--at", "URL"]),
+        (0, ["inspect", "agents.db"]),
+        (1, ["watch", "s1", "--at", "URL"]),
+        (1, ["webhooks", "redeliver", "x", "--at", "URL"]),
+        (1, ["journal", "check", "agents.db"]),
+    ],
+)
+def test_a_command_against_a_server_that_was_never_used(unused, commands, code, arguments):
+    """Agents have real clients and no session. The command ends with 0, or with 1 and one line."""
+    url, token, folder = unused
+    done = commands.run(
+        ["actgent", *(url if word == "URL" else word for word in arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"ACTGENT_TOKEN": token},
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr

@@ -11,7 +11,9 @@ except KeyboardInterrupt:  # while libraries are loaded, before a command begins
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] not in _PACKAGES:
         raise
-    sys.stderr.write(f"actgent: {error.name} is missing, and the command needs the extra: pip install 'actgent[cli]'\n")
+    sys.stderr.write(
+        f"actgent: {error.name} is missing, and the command needs the extra: pip install 'actgent[cli]'\n"
+    )
     raise SystemExit(2) from None
 
 __all__ = ["main"]

@@ -25,6 +25,8 @@ from .remote import GrowingPauses, Lost, RemoteServer, open_remote
 
 LATEST = 10
 """Sessions of a journal that are shown."""
+_UNUSED: Mapping[str, Any] = {"model": "-", "running": 0, "window": 0, "waiting": {}, "paused": 0}
+"""Shown for a provider limit that no call has used."""
 WIDE = 200
 """Columns in a pipe, where nothing needs to be left out."""
 
@@ -207,7 +209,7 @@ def _governors(doors: Sequence[Mapping[str, Any]], width: int) -> Table:
             "paused": Text(f"{lane['paused']:.1f} s" if lane["paused"] else "-"),
         }
         for door in doors
-        for lane in door["models"]
+        for lane in door["models"] or [_UNUSED]  # a client that has called no model yet
     ]
     return fitted(rows, width, ("refused", "window", "model", "running", "paused"))
 
