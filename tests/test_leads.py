@@ -1,5 +1,6 @@
 """Words that newcomers type, and blocks that they use in another way: the error leads to what is meant."""
 
+import asyncio
 import pathlib
 import traceback
 
@@ -8,6 +9,7 @@ import pytest
 import trio
 
 from actgent import (
+    ActgentError,
     Agent,
     Approve,
     BareAgent,
@@ -435,3 +437,126 @@ def test_classes_of_a_program_keep_their_errors():
     """Only ours are worded anew."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
         Unused(length=3)
+
+
+@pytest.mark.parametrize(
+    ("method", "word", "advice"),
+    [
+        ("run", "stream", "write async with agent.stream(text)"),
+        ("run", "message_history", "create_session(owner, history=[...])"),
+        ("run", "thread_id", "await agent.ensure_session(owner, session_id)"),
+        ("run", "max_turns", "write limits=Limits(model_calls=...)"),
+        ("run", "usage_limits", "write limits=Limits(tokens=..., cost=..., model_calls=...)"),
+        ("run", "user_prompt", "the message is the first argument"),
+        ("run", "output_type", "write output="),
+        ("run", "temprature", "did you mean temperature=?"),
+        ("stream", "stream", "leave stream= out"),
+        ("stream", "conversation_id", "await agent.ensure_session(owner, session_id)"),
+        ("create_session", "thread_id", "write session_id="),
+        ("create_session", "messages", "write history=[...]"),
+        ("create_session", "system_prompt", "write prompt=PromptLayer(system=...)"),
+        ("ensure_session", "user_id", "the owner is the first argument"),
+    ],
+)
+async def test_an_argument_of_another_framework(method, word, advice):
+    """The error names the argument and what to write for it."""
+    async with clerk() as agent:
+        first = ("ada", "s1") if method.endswith("session") else ("hi",)
+        with pytest.raises(TypeError) as caught:  # noqa: PT012 - a stream raises when it is called
+            called = getattr(agent, method)(*first, **{word: "x"})
+            if method != "stream":
+                await called
+    assert str(caught.value).startswith(f"Agent.{method}() has no argument {word!r}: ")
+    assert advice in str(caught.value)
+
+
+async def test_an_argument_without_a_close_name_gets_no_suggestion():
+    """A wrong suggestion is worse than none: `stream=` is not `threads=`."""
+    async with clerk() as agent:
+        with pytest.raises(TypeError, match=r"^Agent.run\(\) has no argument 'grammar'$"):
+            await agent.run("hi", grammar="x")
+    with pytest.raises(TypeError) as caught:
+        tool(stream=True)(len)
+    assert "threads" not in str(caught.value)
+
+
+async def test_arguments_of_chat_and_names_of_its_result():
+    """chat() returns the id of the message, and the error for `.text` says where the reply is."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(
+            TypeError, match=r"^Session.chat\(\) has no argument 'stream': write session.on_token"
+        ):
+            await session.chat("hi", stream=True)
+        message_id = await session.chat("hi")
+        assert type(str(message_id)) is str
+        with pytest.raises(AttributeError, match=r"write reply = await agent.run\(text, session=session\)"):
+            message_id.text  # noqa: B018 - a mistake
+        await session.wait_idle()
+
+
+@pytest.mark.parametrize(
+    "name", ["final_output", "messages", "tool_calls", "cost", "total_tokens", "response"]
+)
+async def test_names_of_other_frameworks_on_a_reply(name):
+    """Each leads to the name here."""
+    async with clerk() as agent:
+        reply = await agent.run("hi")
+    with pytest.raises(AttributeError, match=r": read "):
+        getattr(reply, name)
+
+
+async def test_a_handler_that_is_attached_in_a_wrong_way():
+    """With parentheses, or with its parameters swapped."""
+    async with clerk() as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(TypeError, match=r"write `@session.on_tool_result` without parentheses"):
+
+            @session.on_tool_result()
+            def show(result):
+                pass
+
+        with pytest.raises(
+            ConfigurationError, match=r"show takes \(session, reply\).*def show\(reply, session\)"
+        ):
+
+            @session.on_conversation
+            def show(session, reply):
+                pass
+
+
+def test_a_tool_without_a_docstring(told):
+    """It is logged once what the model is shown."""
+
+    def get_weather(city: str) -> str:
+        return city
+
+    assert tool(get_weather).description == "Get weather"
+    (line,) = told()
+    assert "tool get_weather has no description" in line
+    assert "write a docstring" in line
+
+
+async def test_agents_that_ask_each_other_in_a_ring(told):
+    """The warning names the ring once, and the limit ends it."""
+    first = BareAgent("first", llm=ScriptedLLM([ToolCall("second", {"task": "x"})], repeat=True))
+    second = BareAgent("second", llm=ScriptedLLM([ToolCall("first", {"task": "x"})], repeat=True))
+    first.tools.add(second.as_tool())
+    second.tools.add(first.as_tool())
+    async with open_runtime() as runtime:
+        await runtime.start(first)  # and with it the agent of its tool
+        with pytest.raises(ActgentError):
+            await first.run("hi")
+    rings = [line for line in told() if "in a ring" in line]
+    assert "second -> first -> second. Give one of them no tool for the other" in rings[0]
+    assert len(rings) <= 2  # the second counts the repetitions
+
+
+def test_run_sync_in_asyncio_is_logged(told):
+    """It answers, and the log names what to use."""
+
+    async def main():
+        return clerk().run_sync("hi").text
+
+    assert asyncio.run(main())
+    assert any("blocks the event loop of asyncio" in line for line in told())

@@ -24,12 +24,15 @@ def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
     try:
         here = trio.lowlevel.current_trio_token()
     except RuntimeError:
-        raise OutsideTrio(what, "asyncio runs this code" if _in_asyncio() else "no trio runs here") from None
+        raise OutsideTrio(
+            what, "asyncio runs this code" if asyncio_runs_here() else "no trio runs here"
+        ) from None
     if loop is not None and here is not loop:
         raise OutsideTrio(what, "it belongs to the trio of another thread")
 
 
-def _in_asyncio() -> bool:
+def asyncio_runs_here() -> bool:
+    """Return True if an event loop of asyncio runs in this thread."""
     asyncio = sys.modules.get("asyncio")  # where nobody has imported it, it does not run
     try:
         return asyncio is not None and asyncio.get_running_loop() is not None

@@ -8,13 +8,13 @@ from contextlib import (
 )
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Never, Self, TypeVar, Unpack, cast, overload
 
 import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import check_loop
+from actgent.actors.event_loop import asyncio_runs_here, check_loop
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_id, check_seconds
 from actgent.control.limits import Limits
@@ -57,8 +57,9 @@ from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
 from actgent.support.deprecations import warn_deprecated
-from actgent.support.hints import async_block
-from actgent.support.leads import OF_STREAMS, for_agents
+from actgent.support.hints import async_block, unknown_argument
+from actgent.support.leads import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, for_agents
+from actgent.support.logs import logger_of
 from actgent.tools.adapters import ToolShape
 from actgent.tools.base import DepsT, Tool, innermost
 from actgent.tools.outputs.kept import offer_read_result
@@ -113,6 +114,8 @@ Query = str | None | Awaitable[str | None]
 """The text that a function of `on_query` adds to a message."""
 Q = TypeVar("Q", bound=Query)
 GuardT = TypeVar("GuardT", bound=Handler)
+
+_log = logger_of(__name__)
 
 
 @for_agents
@@ -348,6 +351,7 @@ class Agent(Generic[DataT_co, DepsT]):
         deps: DepsT | None = None,
         history: Iterable[Former] = (),
         enhance_prompt: bool | str = False,
+        **unknown: Never,
     ) -> Session[DataT_co]:
         """Open a conversation; a `description` that is not empty is its first message.
 
@@ -370,6 +374,8 @@ class Agent(Generic[DataT_co, DepsT]):
             WrongOwner: the parent is another user's.
             InboxFull: the inbox was full, so the description was not taken.
         """
+        if unknown:
+            raise unknown_argument(Agent.create_session, unknown, OF_NEW_SESSIONS)
         if session_id is not None:
             check_id("session_id", session_id)
         opener = self._require_opener() if self._opener is not None else await self._await_opener()
@@ -452,6 +458,7 @@ class Agent(Generic[DataT_co, DepsT]):
         limits: Limits | None = None,
         deps: DepsT | None = None,
         history: Iterable[Former] = (),
+        **unknown: Never,
     ) -> Session[DataT_co]:
         """This agent's session of this id, in memory or in the journal, created if there is none.
 
@@ -463,6 +470,8 @@ class Agent(Generic[DataT_co, DepsT]):
             WrongOwner: the session of this id is another owner's; names and kinds are compared.
             SessionClosed: it was closed.
         """
+        if unknown:
+            raise unknown_argument(Agent.ensure_session, unknown, OF_NEW_SESSIONS)
         opener, given = await self._await_opener(), self._defaults.checked(deps)
         try:
             context = await opener.ensure(
@@ -640,6 +649,7 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         deps: DepsT | None = None,
+        **unknown: Never,
     ) -> Reply:
         """Say something and wait for the answer: the turn's last reply.
 
@@ -658,6 +668,8 @@ class Agent(Generic[DataT_co, DepsT]):
             AlreadyAnswered: the message was answered before, and the reply is not known any more.
             ActgentError: the error of the Failure that the turn ended with.
         """
+        if unknown:
+            raise unknown_argument(Agent.run, unknown, OF_RUNS)
         options = self._defaults.options_for(
             output,
             model=model,
@@ -700,7 +712,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """Say something and wait for the answer, in synchronous code: `run` without a session.
 
         An agent that was started in a portal answers there, any other one in a block that is opened for this answer alone.
-        In `async def` of asyncio it would hold the loop: there take `open_portal`.
+        In `async def` of asyncio it blocks the event loop, and a warning is logged: use `open_portal` there.
 
         Raises:
             UsageError: trio runs here, where `run` is awaited; or the agent runs, but in no portal.
@@ -708,6 +720,12 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if trio.lowlevel.in_trio_run():
             raise UsageError(f"trio runs here: take `await agent.run(...)` of agent {self.name!r}")
+        if asyncio_runs_here():
+            _log.warning(
+                "run_sync() of agent %s blocks the event loop of asyncio until the answer: take `async with open_portal()` "
+                "and `await agent.run(...)`, see docs/asyncio.md",
+                self.name,
+            )
         running = partial(self.run, content, output=output, **options)
         if self._opener is None:
             return trio.run(self._alone, running)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Never, TypeAlias, TypeVar, overload
 
 import attrs
 import trio
@@ -82,7 +82,8 @@ from actgent.sessions.waiting.schedules import (
 from actgent.sessions.waiting.tasks import TASK_DEADLINE, task_key
 from actgent.state.handover import given_back, handover_in
 from actgent.state.store import Store
-from actgent.support.leads import for_sessions
+from actgent.support.hints import unknown_argument
+from actgent.support.leads import OF_CHATS, for_message_ids, for_sessions
 
 from .validation import renamed_deadline
 
@@ -108,6 +109,13 @@ class SessionServices:
     """The agent's tables."""
     elsewhere: Elsewhere | None = None
     """The way to sessions that have moved to other processes."""
+
+
+@for_message_ids
+class MessageId(str):
+    """The id of a message, as text. Names of a reply lead to the places where the reply is."""
+
+    __slots__ = ()
 
 
 @for_sessions
@@ -166,7 +174,7 @@ class Session(Generic[DataT_co]):
     def on_conversation(self, handler: Hears[Reply[DataT_co], R]) -> Hears[Reply[DataT_co], R]: ...
     @overload
     def on_conversation(self, handler: HearsIn[Reply[DataT_co], R]) -> HearsIn[Reply[DataT_co], R]: ...
-    def on_conversation(self, handler: Any) -> Any:
+    def on_conversation(self, handler: Any = None) -> Any:
         """Have `handler(reply)` called with each `Reply`."""
         return self._on("conversation", handler)
 
@@ -174,7 +182,7 @@ class Session(Generic[DataT_co]):
     def on_event(self, handler: Hears[Event, R]) -> Hears[Event, R]: ...
     @overload
     def on_event(self, handler: HearsIn[Event, R]) -> HearsIn[Event, R]: ...
-    def on_event(self, handler: Any) -> Any:
+    def on_event(self, handler: Any = None) -> Any:
         """Have `handler(event)` called with each `Event`, the structured result of an instruction."""
         return self._on("event", handler)
 
@@ -182,7 +190,7 @@ class Session(Generic[DataT_co]):
     def on_tool_result(self, handler: Hears[ToolResult, R]) -> Hears[ToolResult, R]: ...
     @overload
     def on_tool_result(self, handler: HearsIn[ToolResult, R]) -> HearsIn[ToolResult, R]: ...
-    def on_tool_result(self, handler: Any) -> Any:
+    def on_tool_result(self, handler: Any = None) -> Any:
         """Have `handler(result)` called with each `ToolResult`, of failed tools too."""
         return self._on("tool_result", handler)
 
@@ -190,7 +198,7 @@ class Session(Generic[DataT_co]):
     def on_tool_progress(self, handler: Hears[CallProgress, R]) -> Hears[CallProgress, R]: ...
     @overload
     def on_tool_progress(self, handler: HearsIn[CallProgress, R]) -> HearsIn[CallProgress, R]: ...
-    def on_tool_progress(self, handler: Any) -> Any:
+    def on_tool_progress(self, handler: Any = None) -> Any:
         """Have `handler(progress)` called with the latest `CallProgress` of each call while tools run."""
         return self._on("tool_progress", handler)
 
@@ -198,7 +206,7 @@ class Session(Generic[DataT_co]):
     def on_exception(self, handler: Hears[Failure, R]) -> Hears[Failure, R]: ...
     @overload
     def on_exception(self, handler: HearsIn[Failure, R]) -> HearsIn[Failure, R]: ...
-    def on_exception(self, handler: Any) -> Any:
+    def on_exception(self, handler: Any = None) -> Any:
         """Have `handler(failure)` called with each `Failure`."""
         return self._on("exception", handler)
 
@@ -206,7 +214,7 @@ class Session(Generic[DataT_co]):
     def on_routing(self, handler: Hears[Route, R]) -> Hears[Route, R]: ...
     @overload
     def on_routing(self, handler: HearsIn[Route, R]) -> HearsIn[Route, R]: ...
-    def on_routing(self, handler: Any) -> Any:
+    def on_routing(self, handler: Any = None) -> Any:
         """Have `handler(route)` called with each `Route`."""
         return self._on("routing", handler)
 
@@ -214,7 +222,7 @@ class Session(Generic[DataT_co]):
     def on_token(self, handler: Hears[Token, R]) -> Hears[Token, R]: ...
     @overload
     def on_token(self, handler: HearsIn[Token, R]) -> HearsIn[Token, R]: ...
-    def on_token(self, handler: Any) -> Any:
+    def on_token(self, handler: Any = None) -> Any:
         """Have `handler(token)` called with each `Token` of a growing answer; from then on answers are streamed."""
         return self._on("token", handler)
 
@@ -222,11 +230,15 @@ class Session(Generic[DataT_co]):
     def on_approval(self, handler: Hears[Approval, R]) -> Hears[Approval, R]: ...
     @overload
     def on_approval(self, handler: HearsIn[Approval, R]) -> HearsIn[Approval, R]: ...
-    def on_approval(self, handler: Any) -> Any:
+    def on_approval(self, handler: Any = None) -> Any:
         """Have `handler(approval)` called with each `Approval`: a tool call that waits for a person, see `answer`."""
         return self._on("approval", handler)
 
-    def _on(self, kind: HandlerKind, handler: Handler) -> Handler:
+    def _on(self, kind: HandlerKind, handler: Handler | None) -> Handler:
+        if handler is None:
+            raise TypeError(
+                f"on_{kind}() needs the handler: write `@session.on_{kind}` without parentheses, or session.on_{kind}(fn)"
+            )
         context = self._here
         if context.handlers.take_missed(kind):
             self._agent.core.dispatcher.reports.attached_late(context, kind)
@@ -342,6 +354,7 @@ class Session(Generic[DataT_co]):
 
     async def chat(
         self,
+        /,
         content: Content,
         sender: Sender | str | None = None,
         *,
@@ -351,6 +364,7 @@ class Session(Generic[DataT_co]):
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
         deadline: float | None = None,
+        **unknown: Never,
     ) -> str:
         """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
 
@@ -366,6 +380,8 @@ class Session(Generic[DataT_co]):
             SessionClosed: the session was closed.
             NotRunning: the agent's block is not open.
         """
+        if unknown:
+            raise unknown_argument(Session.chat, unknown, OF_CHATS)
         self._services.running.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
@@ -394,7 +410,7 @@ class Session(Generic[DataT_co]):
                 on_busy=on_busy,
                 metadata=metadata,
             )
-        return message.id
+        return MessageId(message.id)
 
     def create_message(
         self,

@@ -108,6 +108,20 @@ class ActgentError(Exception):
         return _restored, (type(self), self.args), self.__dict__
 
 
+_SIMILARITY = 0.75
+"""Ratio of difflib from which a known word is suggested for an unknown one. At 0.6 `stream=` suggested `threads=`."""
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """Return the known word that an unknown one means: a similar one, or the only one that has it as a part (`key`, `api_key`)."""
+    spelled = {each.casefold(): each for each in known}
+    word = word[:100].casefold()
+    similar = difflib.get_close_matches(word, spelled, 1, _SIMILARITY)
+    if not similar:
+        similar = [each for each in spelled if word in each.split("_")]
+    return spelled[similar[0]] if len(similar) == 1 else None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """End an error that refuses an unknown word: name the known one that was meant, or else all of them."""
     known = tuple(known)
@@ -116,9 +130,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def meant(word: object, known: Iterable[str]) -> str:
     """Return `did you mean 'this'?` for a known word that is like an unknown one; empty if none is."""
-    known = tuple(known)
-    close = difflib.get_close_matches(str(word)[:100].casefold(), [each.casefold() for each in known], 1)
-    found = next((each for each in known if close and each.casefold() == close[0]), None)
+    found = closest(str(word), known)
     return "" if found is None else f"did you mean {found!r}?"
 
 
@@ -218,8 +230,8 @@ class NotRunning(UsageError):
                 "pool= of its PoolAgent, or start a node with open_runtime(broker=, pool=)"
             )
         else:
-            close = difflib.get_close_matches(agent, list(running), 1)
-            like = f"did you mean {close[0]!r}? Else " if close else ""
+            close = closest(agent, running)
+            like = f"did you mean {close!r}? Else " if close else ""
             why = f"{like}open it with `async with agent:` or `await runtime.start(agent)`"
         super().__init__(f"agent {quoted(agent)} is not running: {why}")
 

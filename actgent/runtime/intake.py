@@ -21,12 +21,17 @@ from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import is_inside
 from actgent.sessions.waiting.turn_future import TurnFuture
 from actgent.support import span_names as names
+from actgent.support.logs import logger_of
 from actgent.support.tracing import Tracing
 from actgent.turns.guards import Guards
 
 from .sessions.lifecycle import SessionLifecycle, stop_if_unwanted
 from .slots import running_session, would_wait_for_itself
 from .turn_runner import URGENT_CAME
+
+_RING_LEVELS = 3
+"""The level of agents that ask agents at which a ring of agents is searched: a asks b, b asks a, a asks b."""
+_log = logger_of(__name__)
 
 
 class Intake:
@@ -335,6 +340,10 @@ class Intake:
         if asker is None or asker.turn is None:
             return None if limits is None else Funding(limits.shared)
         funding = self._runner.turn_lifecycle.accounts.lead(asker, asker.turn, asker.agent)
+        if (
+            funding.depth == _RING_LEVELS
+        ):  # one level only: an ordinary question costs no walk, and the log gets one line
+            _warn_of_ring(asker, context.agent)
         return funding if limits is None else attrs.evolve(funding, limits=limits.shared)
 
     def _would_wait_for_itself(self, context: SessionContext) -> bool:
@@ -473,3 +482,18 @@ def _above(context: SessionContext) -> Iterator[SessionContext]:
     while context.parent is not None:
         context = context.parent
         yield context
+
+
+def _warn_of_ring(asker: SessionContext, agent: str) -> None:
+    """Log a warning if an agent that is asked waits for an answer itself, in a session above the asking one."""
+    names, session = [asker.agent], asker.parent
+    while session is not None:
+        names.insert(0, session.agent)
+        session = session.parent
+    if agent in names:
+        ring = " -> ".join([*names[names.index(agent) :], agent])
+        _log.warning(
+            "agents ask each other in a ring, and each of them waits for the next: %s. Give one of them no tool for the "
+            "other, or a lower limits=Limits(depth=...)",
+            ring,
+        )

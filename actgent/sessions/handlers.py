@@ -192,7 +192,27 @@ def _takes_session(handler: Handler, taken: int, required: int) -> bool:
             f"handler {name_of(handler)} takes {required or 'no'} arguments, and is called with one, what is delivered, or with "
             "two, that and the session: write def handler(item) or def handler(item, session)"
         )
-    return required == 2  # noqa: PLR2004 - the payload and the session
+    if required == 2:  # noqa: PLR2004 - the payload and the session
+        _check_order(handler)
+        return True
+    return False
+
+
+def _check_order(handler: Handler) -> None:
+    """Refuse a handler whose parameters are swapped: it would read the reply as the session.
+
+    Raises:
+        ConfigurationError: The first of the two parameters is named `session`, and the second is not.
+    """
+    try:
+        first, second, *_ = inspect.signature(handler).parameters
+    except ValueError:  # a builtin without a signature
+        return
+    if first.strip("_") == "session" != second.strip("_"):
+        raise ConfigurationError(
+            f"handler {name_of(handler)} takes ({first}, {second}), and it is called with the session second: "
+            f"write def {name_of(handler).rpartition('.')[2]}({second}, {first})"
+        )
 
 
 def _takes_any(handler: Handler) -> bool:

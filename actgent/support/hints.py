@@ -3,13 +3,14 @@
 Type checkers see nothing of this: to them an unknown name stays one.
 """
 
-import difflib
 import functools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, _AsyncGeneratorContextManager
 from inspect import getattr_static, signature
 from types import MappingProxyType, MethodType
 from typing import Any, ParamSpec, TypeVar
+
+from actgent.errors import closest
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")
@@ -122,8 +123,24 @@ def _reworded(error: TypeError, name: str, keywords: Mapping[str, str], known: l
 def _advice(word: str, meant: Mapping[str, str], known: list[str], end: str = "") -> str:
     if text := meant.get(word):
         return f": {text}"
-    close = difflib.get_close_matches(word, known, 1)
-    return f": did you mean {close[0]}{end}?" if close else ""
+    close = closest(word, known)
+    return f": did you mean {close}{end}?" if close else ""
+
+
+def unknown_argument(
+    function: Callable[..., Any], unknown: Mapping[str, object], keywords: Mapping[str, str]
+) -> TypeError:
+    """Return the error for keyword arguments that a method does not have.
+
+    Args:
+        function: The method.
+        unknown: The arguments that it was called with. The error names the first one.
+        keywords: Advice by name. Other names get the closest parameter of the method, if one is close.
+    """
+    word = next(iter(unknown))
+    return TypeError(
+        f"{function.__qualname__}() has no argument {word!r}{_advice(word, keywords, _parameters(function), '=')}"
+    )
 
 
 def _refusal(text: str, kind: type[Exception] = TypeError) -> Callable[..., object]:

@@ -159,12 +159,48 @@ for_media = leads(
 )
 for_replies = leads(
     {
-        **dict.fromkeys(("content", "message", "output_text"), "read reply.text"),
         **dict.fromkeys(
-            ("output", "result", "value", "parsed", "json", "model_dump"),
+            ("content", "message", "output_text", "response", "answer", "raw"), "read reply.text"
+        ),
+        **dict.fromkeys(
+            (
+                "messages",
+                "new_messages",
+                "all_messages",
+                "history",
+                "to_input_list",
+                "tool_calls",
+                "tool_results",
+                "steps",
+            ),
+            "read session.history; for one answer: session = await agent.create_session(owner), then "
+            "await agent.run(text, session=session)",
+        ),
+        **dict.fromkeys(("cost", "price", "total_cost", "usd"), "read reply.usage.cost, in US dollars"),
+        **dict.fromkeys(
+            ("tokens", "total_tokens"), "read reply.usage.input_tokens and reply.usage.output_tokens"
+        ),
+        **dict.fromkeys(
+            (
+                "final_output",
+                "structured_output",
+                "output",
+                "result",
+                "value",
+                "parsed",
+                "json",
+                "model_dump",
+            ),
             "read reply.data, the value of an agent or run with output=, or reply.text",
         ),
     }
+)
+for_message_ids = leads(
+    dict.fromkeys(
+        ("text", "content", "data", "reply", "response", "output", "result", "message", "id"),
+        "chat() returns the id of the message, and the reply is passed to session.on_conversation(fn); to wait for the "
+        "reply, write reply = await agent.run(text, session=session)",
+    )
 )
 for_tokens = leads(dict.fromkeys(("content", "delta", "token", "data"), "read token.text"))
 for_failures = leads(
@@ -231,10 +267,107 @@ OF_RUNTIMES = {
     ),
     **dict.fromkeys(("limits", "budget"), "write quotas=Quotas(day=Limits(...)); of one agent it is limits="),
 }
-OF_STREAMS = {
-    "*": "it takes the message alone without a name: stream(text, session=session)",
+_IN_THE_AGENT = {
+    **dict.fromkeys(("tools", "functions"), "tools belong to the agent: Agent(name, tools=[...])"),
+    "tool_choice": "write it into the model's client: OpenAI(model, extra_body={'tool_choice': ...})",
+    **dict.fromkeys(
+        ("max_retries", "retries"), "write limits=Limits(repairs=...), or give it to the model's client"
+    ),
+    **dict.fromkeys(
+        ("callbacks", "callback", "hooks", "handlers"),
+        "attach handlers to a session: session.on_tool_result(fn), session.on_token(fn), ...",
+    ),
+    **dict.fromkeys(("verbose", "debug"), "write debug=True for the agent"),
+}
+_SETTINGS = {
+    **dict.fromkeys(
+        ("model_settings", "generation_config", "config", "run_config"),
+        "write temperature=, max_tokens= and model= of this call; other settings belong to the model's client",
+    ),
+    **dict.fromkeys(
+        ("max_turns", "max_iterations", "max_steps", "recursion_limit", "message_limit"),
+        "write limits=Limits(model_calls=...)",
+    ),
+    "usage_limits": "write limits=Limits(tokens=..., cost=..., model_calls=...)",
+    **dict.fromkeys(
+        ("system_prompt", "instructions", "system", "system_message"), "write prompt=PromptLayer(system=...)"
+    ),
+    **dict.fromkeys(
+        ("output_type", "response_format", "result_type", "output_schema", "response_model"), "write output="
+    ),
+    **dict.fromkeys(
+        ("deps_type", "context", "dependencies", "config_context"), "write deps=, the value for tools"
+    ),
+}
+_CONTENT = {
+    **dict.fromkeys(
+        ("input", "user_prompt", "message", "text", "query", "question", "task", "user_message"),
+        "the message is the first argument and has no name",
+    ),
+    **dict.fromkeys(
+        ("files", "images", "attachments", "media"),
+        'put them into the message: ["text", Image(...), File(...)]',
+    ),
+}
+_ONE_SESSION = {
     **dict.fromkeys(("owner", "user", "user_id"), "write session=await agent.create_session(owner)"),
-    "session_id": "write session=await agent.ensure_session(owner, session_id)",
+    **dict.fromkeys(
+        ("session_id", "thread_id", "conversation_id", "chat_id"),
+        "write session=await agent.ensure_session(owner, session_id)",
+    ),
+    **dict.fromkeys(
+        ("message_history", "messages", "history", "chat_history", "memory"),
+        "write session=await agent.create_session(owner, history=[...])",
+    ),
+}
+OF_RUNS = {
+    "stream": "write async with agent.stream(text) as events",
+    **_IN_THE_AGENT,
+    **_SETTINGS,
+    **_CONTENT,
+    **_ONE_SESSION,
+}
+OF_STREAMS = {
+    **OF_RUNS,
+    "*": "it takes the message alone without a name: stream(text, session=session)",
+    "stream": "this call streams already: leave stream= out",
+}
+OF_NEW_SESSIONS = {
+    **_IN_THE_AGENT,
+    **_SETTINGS,
+    **dict.fromkeys(("user", "user_id"), "the owner is the first argument: create_session(owner)"),
+    **dict.fromkeys(("thread_id", "conversation_id", "chat_id", "id"), "write session_id="),
+    **dict.fromkeys(("message_history", "messages", "chat_history", "memory"), "write history=[...]"),
+    **dict.fromkeys(
+        ("input", "message", "text", "user_prompt", "task"),
+        "the first message is the second argument: create_session(owner, text)",
+    ),
+    **dict.fromkeys(
+        ("model", "temperature", "max_tokens", "output", "output_type", "response_format"),
+        "write it for one call: agent.run(text, session=session, model=..., output=...)",
+    ),
+    "stream": "write session.on_token(fn), or async with agent.stream(text, session=session) as events",
+    "metadata": "write it for a message: session.chat(text, metadata=...)",
+}
+OF_CHATS = {
+    **_CONTENT,
+    "stream": "write session.on_token(fn) before, or async with agent.stream(text, session=session) as events",
+    **dict.fromkeys(
+        ("role", "user", "user_id", "author", "sender_id", "name"),
+        'write sender=, e.g. session.chat(text, "bob")',
+    ),
+    **dict.fromkeys(
+        ("timeout", "wait"), "write enqueue_timeout=, or await agent.run(text, session=session, timeout=...)"
+    ),
+    **dict.fromkeys(
+        ("output", "output_type", "temperature", "max_tokens", "model", "limits", "deps"),
+        "write it for one call: await agent.run(text, session=session, ...)",
+    ),
+    **dict.fromkeys(("on_token", "on_reply", "callback", "callbacks"), "write session.on_token(fn) before"),
+    **dict.fromkeys(
+        ("session", "session_id", "thread_id"), "this session receives the message: leave it out"
+    ),
+    "tools": "tools belong to the agent: Agent(name, tools=[...])",
 }
 _READ = "it is read by `async for`: async for event in events: ..."
 for_readers = leads(methods=dict.fromkeys(("__iter__", "__next__"), _READ))

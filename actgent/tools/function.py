@@ -313,8 +313,8 @@ def tool(
 ) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(timeout=5, effect="pure")` with the options of `FunctionTool`.
 
-    The name is the function's. The description is its docstring without the sections, or, where there is none,
-    the name in words.
+    The name is the function's. The description is its docstring without the sections. Without a docstring it is the name
+    in words, and a warning is logged.
 
     Raises:
         ConfigurationError: a name, an option or a parameter that no model can use.
@@ -322,7 +322,14 @@ def tool(
 
     def decorate(func: Callable[P, R]) -> FunctionTool[P, R]:
         named = name if name is not None else _name_of(func)
-        text = description if description is not None else _description_of(func) or _in_words(named)
+        text = description if description is not None else _description_of(func)
+        if not text:
+            text = _in_words(named)
+            _log.warning(
+                "tool %s has no description, and the model is shown %r: write a docstring or @tool(description=...)",
+                named,
+                text,
+            )
         return FunctionTool(named, text, func, **options)
 
     return decorate if function is None else decorate(function)

@@ -66,6 +66,6 @@ def test_options_are_those_of_the_agent():
     assert taken == AgentOptions.__annotations__.keys()
     assert taken - {"tools"} == CommonOptions.__annotations__.keys()
     for method in (Agent.run, Agent.stream):
-        taken = inspect.signature(method).parameters.keys() - {"self", "content", "output"}
+        taken = inspect.signature(method).parameters.keys() - {"self", "content", "output", "unknown"}
         assert taken == RunOptions.__annotations__.keys()
         assert taken - {"session"} == MessageOptions.__annotations__.keys()

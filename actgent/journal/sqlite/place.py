@@ -1,16 +1,16 @@
 """Where a journal's file stands: what is beside it when it is missing, and whether it is still there while it is open."""
 
-import logging
 import os
 from pathlib import Path
 
 from actgent.errors import JournalDamaged, JournalFailed
 from actgent.errors.printable import counted
+from actgent.support.logs import logger_of
 
 from .lock import lock_path
 from .wal import log_path
 
-_log = logging.getLogger(__name__)
+_log = logger_of(__name__)
 
 
 def check_alone(path: Path, commits: int) -> None:
