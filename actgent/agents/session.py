@@ -237,7 +237,8 @@ class Session(Generic[DataT_co]):
     def _on(self, kind: HandlerKind, handler: Handler | None) -> Handler:
         if handler is None:
             raise TypeError(
-                f"on_{kind}() needs the handler: write `@session.on_{kind}` without parentheses, or session.on_{kind}(fn)"
+                f"on_{kind}() needs the handler: write `@session.on_{kind}` without parentheses, or pass the function "
+                f"itself, without calling it: session.on_{kind}(fn)"
             )
         context = self._here
         if context.handlers.take_missed(kind):
