@@ -99,6 +99,8 @@ class Approval:
     """`low`, `medium`, `high` or `critical`: how much harm it may do; empty: nobody said."""
     deadline: float = math.inf
     """Unix time in seconds; nobody having answered by then, it has expired."""
+    owner: str = ""
+    """Name of the owner of the session; of the topmost session where agents ask agents."""
 
     @property
     def is_genuine(self) -> bool:

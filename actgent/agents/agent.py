@@ -875,13 +875,18 @@ class Agent(Generic[DataT_co, DepsT]):
         async with read_suspended(context, future, reader):
             yield reader  # noqa: ASYNC119 - the block is a context manager
 
-    async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
-        """List the approvals that this agent's sessions wait for, sessions unloaded to the journal included.
+    async def approvals(
+        self, *, owner: Sender | str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[Approval, ...]:
+        """List the open approvals of this agent's sessions. Sessions that were unloaded to the journal are included.
 
-        Of at most `limit` sessions, in the order of their ids, behind the session `after`: pass the last approval's
-        `session_id` for the next page; an empty page is the end.
+        Args:
+            owner: Only approvals of this owner's sessions; None lists those of all owners. A service that shows approvals to
+                its users has to pass it, because approvals have the arguments of the calls.
+            after: The `session_id` of the last approval of the page before; sessions are in the order of their ids.
+            limit: The most sessions of a page. An empty page is the end.
         """
-        return await list_approvals(self._require_opener().running, after=after, limit=limit)
+        return await list_approvals(self._require_opener().running, owner=owner, after=after, limit=limit)
 
     async def _session_of(self, approval_id: str) -> Session:
         session_id = session_of(approval_id)

@@ -67,6 +67,7 @@ def to_approval(data: Data) -> Approval:
         id=data["id"],
         session_id=data["session_id"],
         agent=data["agent"],
+        owner=data.get("owner", ""),
         call_id=data["call_id"],
         tool_name=data["tool"],
         arguments=data["arguments"],

@@ -434,9 +434,11 @@ class Portal:
         """Read everything that happens from now on, as `Runtime.events` does."""
         return self.read(self.runtime.events(capacity))
 
-    def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
+    def approvals(
+        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
+    ) -> tuple[Approval, ...]:
         """List the approvals of all agents, page by page, as `Runtime.approvals` does."""
-        return self.call(self.runtime.approvals, after=after, limit=limit)
+        return self.call(self.runtime.approvals, owner=owner, after=after, limit=limit)
 
     def sessions(
         self,

@@ -437,9 +437,11 @@ class AsyncPortal:
         """Read everything that happens from now on, as `Runtime.events` does."""
         return self.read(self.runtime.events(capacity))
 
-    async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
+    async def approvals(
+        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
+    ) -> tuple[Approval, ...]:
         """List the approvals of all agents, page by page, as `Runtime.approvals` does."""
-        return await self.call(self.runtime.approvals, after=after, limit=limit)
+        return await self.call(self.runtime.approvals, owner=owner, after=after, limit=limit)
 
     async def sessions(
         self,

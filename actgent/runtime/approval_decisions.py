@@ -20,7 +20,7 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.forms import INPUT, form_misfit
-from actgent.journal.records import Decided, Resumed
+from actgent.journal.records import Decided, Opened, Resumed
 from actgent.messages import Message, Sender
 from actgent.sessions.context import SessionContext
 from actgent.sessions.session_log import unless_written
@@ -209,14 +209,17 @@ def open_approvals(context: SessionContext) -> tuple[Approval, ...]:
     return tuple(approval for ledger in ledgers for approval in ledger.open.values())
 
 
-async def list_approvals(running: AgentActor, *, after: str, limit: int) -> tuple[Approval, ...]:
+async def list_approvals(
+    running: AgentActor, *, after: str, limit: int, owner: Sender | str | None = None
+) -> tuple[Approval, ...]:
     """Return a page of an agent's open approvals; see `Agent.approvals`."""
     at_least_one("limit", limit)
+    name = owner.name if isinstance(owner, Sender) else owner
     while session_ids := await _suspended(running, after, limit):
         found = [each for session_id in session_ids for each in await approvals_of(running, session_id)]
-        if found:
+        if found := [each for each in found if name is None or each.owner == name]:
             return tuple(found)
-        after = session_ids[-1]  # all of them were answered meanwhile
+        after = session_ids[-1]  # those of this page are another owner's, or were decided since
     return ()
 
 
@@ -233,6 +236,11 @@ async def approvals_of(running: AgentActor, session_id: str) -> Sequence[Approva
     context = running.sessions.get(session_id)
     if (context is not None and not context.has_moved) or running.journal is None:
         ledger = context.approvals if context is not None else None
+        owner = "" if context is None else context.works_for
     else:
-        ledger = restore_ledger(await running.journal.load(session_id, agent=running.name))
-    return () if ledger is None else tuple(ledger.open.values())
+        records = await running.journal.load(session_id, agent=running.name)
+        ledger = restore_ledger(records)
+        owner = next((each.owner.name for each in records if isinstance(each, Opened)), "")
+    found = () if ledger is None else ledger.open.values()
+    # A journal from before this field has no owner in its approvals.
+    return tuple(each if each.owner else attrs.evolve(each, owner=owner) for each in found)

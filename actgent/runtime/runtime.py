@@ -314,15 +314,21 @@ class Runtime(Insight, Ratings, Moving):
         """
         return self.stream.read(capacity)
 
-    async def approvals(self, *, after: Approval | None = None, limit: int = 100) -> tuple[Approval, ...]:
-        """List the approvals of all agents here, of at most `limit` sessions, page by page.
+    async def approvals(
+        self, *, owner: Sender | str | None = None, after: Approval | None = None, limit: int = 100
+    ) -> tuple[Approval, ...]:
+        """List the open approvals of all agents here. `agent.answer` decides them.
 
-        Pass the last approval for the next page; an empty page is the end. `agent.answer` decides.
+        Args:
+            owner: Only approvals of this owner's sessions; None lists those of all owners. A service that shows approvals to
+                its users has to pass it, because approvals have the arguments of the calls.
+            after: The last approval of the page before.
+            limit: The most sessions of a page. An empty page is the end.
         """
         for running in self._by_name():
             if after is None or running.name >= after.agent:
                 behind = after.session_id if after is not None and running.name == after.agent else ""
-                if found := await list_approvals(running, after=behind, limit=limit):
+                if found := await list_approvals(running, owner=owner, after=behind, limit=limit):
                     return found
         await trio.lowlevel.checkpoint()
         return ()

@@ -28,22 +28,19 @@ KILL_SECONDS = 5.0
 _WATCHED_SUFFIXES = (".py", ".md", ".json", ".yaml", ".yml", ".toml", ".j2")
 _FAILURE_CODES = (1, 2)
 """Exit codes of a server that ended by an error and not by a signal."""
-_SERVER = "from actgent.cli.serving.reloading import run_server; run_server()"
+_SERVER = "from actgent.cli.serving.reloading import end_with_parent; end_with_parent(); from actgent.cli import main; main()"
 _CHECK = "from actgent.cli.serving.checked import main; main()"
 
 
-def run_server() -> None:
-    """Run `actgent` with the arguments of this process, and end when standard input is closed.
+def end_with_parent() -> None:
+    """End this process by SIGTERM when its standard input is closed.
 
     The parent holds the other end of that pipe, so the server also ends if the parent is killed.
     """
-    from actgent.cli import main  # noqa: PLC0415 - the parent needs no second copy of the command line
-
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    main()
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 
-def _end_with_parent() -> None:
+def _wait_for_parent() -> None:
     with suppress(OSError):
         while os.read(0, 1):
             pass

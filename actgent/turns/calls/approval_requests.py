@@ -139,6 +139,7 @@ class ApprovalRequests:
             question,
             session_id=context.id,
             agent=self.agent,
+            owner=context.works_for,
             now=self.now(),
             timeout=turn.limits.approval_timeout,
             is_former=context.is_former,

@@ -108,6 +108,7 @@ def of_approval(approval: Approval) -> dict[str, Any]:
         "id": approval.id,
         "session_id": approval.session_id,
         "agent": approval.agent,
+        "owner": approval.owner,
         "call_id": approval.call_id,
         "tool": approval.tool_name,
         "arguments": dict(approval.arguments),
