@@ -1,6 +1,8 @@
 """Open approvals of one owner, so that a service shows no arguments of another user's calls."""
 
 import pytest
+import trio
+import trio.testing
 
 from actgent import Approve, BareAgent, ScriptedLLM, ToolCall, open_runtime, tool
 
@@ -63,12 +65,13 @@ async def test_an_approval_below_another_agent_has_the_owner_of_the_topmost_sess
     async with open_runtime() as runtime:
         await runtime.start(boss)
         session = await boss.create_session("ada")
-        heard = []
-        session.on_approval(heard.append)
+        asked, is_asked = [], trio.Event()
+        session.on_approval(lambda approval: (asked.append(approval), is_asked.set()))
         await session.chat("pay")
-        await session.wait_idle()
+        await is_asked.wait()
+        await trio.testing.wait_all_tasks_blocked()
         (approval,) = await runtime.approvals(owner="ada")
-        assert heard == [approval]
+        assert asked == [approval]
         assert session.approvals == (approval,)
         await session.answer(approval, Approve())
         await session.wait_idle()
