@@ -38,7 +38,14 @@ from actgent.modes.modes import Modes
 from actgent.modes.prompt import prompt_of
 from actgent.modes.tools import equip
 from actgent.protocols.bare import Bare
-from actgent.protocols.base import ClassificationType, Instruction, Profile, Protocol, types_from
+from actgent.protocols.base import (
+    ClassificationType,
+    Instruction,
+    Profile,
+    Protocol,
+    checked_types,
+    types_from,
+)
 from actgent.protocols.prompt_layers import Prompt, SystemPrompt, to_layer
 from actgent.protocols.prompts import PromptManager
 from actgent.runtime.actor import AgentActor
@@ -98,7 +105,6 @@ from .teams import AgentRef, AgentTool, HandoffTool, limited
 from .validation import (
     check_arguments,
     check_call_rule,
-    check_each,
     check_each_seconds,
     check_reducers,
     check_stage,
@@ -107,6 +113,7 @@ from .validation import (
     joined_text,
     memory_of,
     own_templates,
+    types_of,
 )
 
 R = TypeVar("R")
@@ -209,8 +216,8 @@ class Agent(Generic[DataT_co, DepsT]):
         prompt: Prompt | None = None,
         assistant_prompt: str = "",
         user_prompt: str = "",
-        instructions: Iterable[Instruction | str] = (),
-        types: Iterable[ClassificationType] = (),
+        instructions: Iterable[Instruction | Mapping[str, Any] | str] = (),
+        types: Iterable[ClassificationType | Mapping[str, Any]] = (),
         tools: Iterable[Tool[DepsT] | ToolShape | Toolset] = (),
         protocol: Protocol | None = None,
         models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
@@ -257,8 +264,7 @@ class Agent(Generic[DataT_co, DepsT]):
             "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
         }
         known = forms_of(instructions)
-        all_types = (*types_from(known), *types)
-        check_each("types", all_types, kind=ClassificationType)
+        all_types = checked_types((*types_from(known), *types_of(types)))
         lasting = lasting_of(with_database(tools, database), memories, recall_before_answer)
         self.toolsets, self.tools = registry_of(lasting.tools, mapped=[t.tool for t in all_types if t.tool])
         self.database, self.modes = database, modes

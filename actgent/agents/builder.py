@@ -43,6 +43,7 @@ from .agent import Agent
 from .goal import GoalAgent
 from .plan import PlanAgent
 from .presets import RouterAgent
+from .validation import forms_of
 
 KINDS: Mapping[type[Protocol], type[Agent]] = {Steps: StepsAgent, Planning: PlanAgent, Goal: GoalAgent}
 """Agents that can do more than others with their protocol."""
@@ -78,13 +79,16 @@ DEFAULT_TYPES = (
 
 @attrs.frozen
 class SchemaBuilder:
-    """Classification types from instructions; without any, the default types."""
+    """Classification types from instructions; without any, the default types.
 
-    instructions: Sequence[Instruction] = ()
+    Each instruction is an object, a name, or a dict with `name`, `description`, `schema` (or `schemaTemplate`) and `tool`.
+    """
+
+    instructions: Sequence[Instruction] = attrs.field(default=(), converter=forms_of)
     """In the order in which the model is shown them."""
 
-    def add(self, *instructions: Instruction) -> Self:
-        """With these at the end."""
+    def add(self, *instructions: Instruction | Mapping[str, Any] | str) -> Self:
+        """Return a builder with these instructions at the end."""
         return attrs.evolve(self, instructions=(*self.instructions, *instructions))
 
     def remove(self, *names: str) -> Self:
@@ -188,12 +192,12 @@ class AgentBuilder:
 
     # --- how it answers ------------------------------------------------------------------
 
-    def instructions(self, *instructions: Instruction) -> Self:
-        """Further forms of answer."""
+    def instructions(self, *instructions: Instruction | Mapping[str, Any] | str) -> Self:
+        """Add instructions, as objects, dicts or names; see `SchemaBuilder`."""
         return attrs.evolve(self, schemas=self._schemas.add(*instructions))
 
-    def types(self, *types: ClassificationType) -> Self:
-        """Further forms of answer, as ready classification types; `*DEFAULT_TYPES` are some."""
+    def types(self, *types: ClassificationType | Mapping[str, Any]) -> Self:
+        """Add classification types, as objects or dicts; `*DEFAULT_TYPES` are some."""
         return self._with(types=(*self._options.get("types", ()), *types))
 
     def protocol(self, protocol: str | Protocol) -> Self:

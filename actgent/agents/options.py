@@ -40,8 +40,8 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     prompt: Prompt | None
     assistant_prompt: str
     user_prompt: str
-    instructions: Iterable[Instruction | str]
-    types: Iterable[ClassificationType]
+    instructions: Iterable[Instruction | Mapping[str, Any] | str]
+    types: Iterable[ClassificationType | Mapping[str, Any]]
     protocol: Protocol | None
     models: Mapping[str, ModelLike | LLMSettings | str] | None
     temperature: float | None

@@ -1,7 +1,7 @@
 """The built-in agent classes: one per conversational protocol."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Unpack, overload
+from collections.abc import Collection, Iterable, Mapping
+from typing import Unpack, overload
 
 import attrs
 import trio
@@ -20,7 +20,7 @@ from actgent.tools.base import DepsT
 from .agent import Agent
 from .options import AgentOptions
 from .session import face_of
-from .validation import check_routes, forms_of
+from .validation import check_routes, forms_of, types_of
 
 
 class BareAgent(Agent[DataT_co, DepsT]):
@@ -106,10 +106,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
     ) -> None:
         check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})
-        options["instructions"] = [
-            *forms_of(options.get("instructions", ())),
-            *_actions(self.routes, options),
-        ]
+        known, types = forms_of(options.get("instructions", ())), types_of(options.get("types", ()))
+        described = {each.name for each in (*known, *types)}
+        options["instructions"] = [*known, *_actions(self.routes, described)]
+        options["types"] = types
         super().__init__(name, output=output, **options)
 
     def _companions(self) -> Iterable[Agent]:
@@ -137,12 +137,10 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         return attrs.evolve(reply, id=f"{route.id}/reply")
 
 
-def _actions(routes: Mapping[str, Agent], options: Mapping[str, Any]) -> list[Instruction]:
-    """Describe the routes to the model that no instruction and no event type describes."""
-    told = {given if isinstance(given, str) else given.name for given in options.get("instructions", ())}
-    told |= {given.name for given in options.get("types", ())}
+def _actions(routes: Mapping[str, Agent], described: Collection[str]) -> list[Instruction]:
+    """Return instructions for the routes that no instruction and no type describes to the model."""
     return [
         Instruction(action, agent.profile.goal or agent.profile.capabilities or agent.profile.role)
         for action, agent in routes.items()
-        if action not in told
+        if action not in described
     ]

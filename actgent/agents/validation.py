@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
 from actgent.memory.base import ManageHistory, Memory
-from actgent.protocols.base import Instruction, Protocol
+from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
 from actgent.support.deprecations import warn_deprecated
 from actgent.tools.generators import is_generator
 from actgent.toolsets.toolset import Toolset
@@ -68,10 +68,10 @@ def _as_object(value: object, kind: type) -> str:
 
 
 def forms_of(instructions: object) -> tuple[Instruction, ...]:
-    """The forms of answer that are given as instructions; a plain name is one without a form.
+    """Return instructions, each given as an object, as a dict with its fields, or as its name alone.
 
     Raises:
-        ConfigurationError: it is a prompt, or something else.
+        ConfigurationError: The value is a prompt, or another thing than a list of instructions.
     """
     if isinstance(instructions, str):
         raise ConfigurationError(_NOT_A_PROMPT.format(f"the text {instructions!r:.100}"))
@@ -79,12 +79,35 @@ def forms_of(instructions: object) -> tuple[Instruction, ...]:
         raise ConfigurationError(
             f"instructions= takes a list of Instruction objects, not {instructions!r:.200}"
         )
-    known = tuple(Instruction(each) if isinstance(each, str) else each for each in instructions)
+    known = tuple(map(to_instruction, instructions))
     check_each("instructions", known, kind=Instruction)
     for each in known:
+        _check_name("instruction", each.name)
         if len(each.name.split()) > _NAME_WORDS or each.name.endswith((".", "!", "?")):
             raise ConfigurationError(_NOT_A_PROMPT.format(f"the sentence {each.name!r:.100}"))
     return known
+
+
+def types_of(types: object) -> tuple[ClassificationType, ...]:
+    """Return classification types, each given as an object or as a dict with its fields.
+
+    Raises:
+        ConfigurationError: The value is not a list of types.
+    """
+    if isinstance(types, str | Mapping) or not isinstance(types, Iterable):
+        raise ConfigurationError(f"types= takes a list of ClassificationType objects, not {types!r:.200}")
+    known = tuple(map(to_type, types))
+    check_each("types", known, kind=ClassificationType)
+    for each in known:
+        _check_name("type", each.name)
+    return known
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise ConfigurationError(
+            f"the name of {'an' if what[0] in 'aeiou' else 'a'} {what} is a text, not {name!r:.200}"
+        )
 
 
 _NAME_WORDS = 4

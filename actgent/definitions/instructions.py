@@ -1,7 +1,8 @@
 """An agent as a folder of readable files.
 
     tutor/
-      brain.md             who it is (front matter), and what its prompt says further (the text below)
+      brain.md             who it is (front matter; the name is that of the folder unless `name` is given), and further text of
+                           the prompt (the text below)
       instructions/*.md    its forms of answer: `schemaTemplate`, `tool`, and a description as the text
       tools.py, tools/*.py its tools, functions with `@tool`
       openapi/*.yaml       documents of APIs whose operations are tools
@@ -14,7 +15,7 @@ once and named by file, line and key.
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -26,8 +27,8 @@ from actgent.control.limits import FORMS, Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.llm import settings
 from actgent.messages import OnBusy
-from actgent.protocols import PROTOCOLS
-from actgent.protocols.base import Instruction, types_from
+from actgent.protocols import PROTOCOLS, make_protocol
+from actgent.protocols.base import Instruction, Profile, types_from
 
 from .folder import Folder, Unreachable, shown_text
 from .front_matter import Document, dotted, split_front_matter
@@ -70,7 +71,6 @@ BRAIN_SCHEMA: Mapping[str, Any] = {
         "limits": {"type": "object", "properties": FORMS, "additionalProperties": False},
         "memory": {"type": "object", "properties": {"max_tokens": _COUNT}, "additionalProperties": False},
     },
-    "required": ["name"],
     "additionalProperties": False,
 }
 INSTRUCTION_SCHEMA: Mapping[str, Any] = {
@@ -168,6 +168,7 @@ class _Reading:
         named = self._tool_names(brain, known)
         usable = known if named is None or known is None else self.given_tools | (known & set(named))
         instructions = self._instructions(brain, usable)
+        self._check_names(brain, instructions)
         if skills and known and LoadSkill.name in known:
             self._add(TOOLS, 1, f"the tool {LoadSkill.name!r} belongs to the skills: give yours another name")
         if self.problems:
@@ -177,7 +178,7 @@ class _Reading:
         llm = values.get("llm", {})
         return AgentFolder(
             path=self.folder.path,
-            name=values["name"],
+            name=self._agent_name(brain),
             role=values.get("role", ""),
             goal=values.get("goal", ""),
             capabilities=capabilities if isinstance(capabilities, str) else ", ".join(capabilities),
@@ -215,14 +216,22 @@ class _Reading:
 
     def _check_values(self, brain: Document) -> None:
         """Check what the form does not say, so that it is told with its line and not when the agent is made."""
-        if not brain.values["name"].isprintable():
+        name = self._agent_name(brain)
+        if not name.isprintable():
             self._add(BRAIN, brain.line(("name",)), "it is not printable text on one line", "name")
+        elif not 0 < len(name) <= _MAX_NAME:
+            self._add(BRAIN, brain.line(("name",)), f"add a name of 1 to {_MAX_NAME} characters", "name")
         for key, value in brain.values.get("limits", {}).items():
             try:
                 Limits(**{key: value})
             except ConfigurationError as error:
                 reason = str(error).partition(" is ")[2].rpartition(", not ")[0]
                 self._add(BRAIN, brain.line(("limits", key)), f"it is {reason}", f"limits.{key}")
+
+    def _agent_name(self, brain: Document) -> str:
+        """Return the name in brain.md; without it, the name of the folder."""
+        name: str = brain.values.get("name") or self.folder.path.resolve().name
+        return name
 
     def _check_model(self, brain: Document) -> None:
         """A provider that is plainly misspelt; others may be models of an address that the program or environment gives."""
@@ -267,6 +276,16 @@ class _Reading:
                 )
             read[instruction.name.casefold()] = instruction
         return tuple(read.values())
+
+    def _check_names(self, brain: Document, instructions: Sequence[Instruction]) -> None:
+        """Report instructions whose names mean something else in the agent's protocol."""
+        protocol = brain.values.get("protocol") or ("simple" if instructions else "bare")
+        if self.problems or protocol not in PROTOCOLS:
+            return
+        try:
+            make_protocol(protocol).check_fit(Profile(types=types_from(instructions)))
+        except ConfigurationError as error:
+            self._add(BRAIN, brain.line(("instructions",)), short_reason(error), "instructions")
 
     def _instruction_paths(self, brain: Document) -> Iterator[tuple[str | None, str, tuple[str | int, ...]]]:
         """The name that brain.md gives, the path, and the place in brain.md where they stand."""
@@ -319,9 +338,9 @@ class _Reading:
         return self._checked(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
-        """Return the name in brain.md, or its folder's, or its file's."""
-        own = document.values.get("name", document.values.get("instructionName"))
-        return key or own or path.rpartition("/")[2].removesuffix(".md")
+        """Return the name that the instruction's file gives; without it the key in brain.md, or the name of the file."""
+        own = document.values.get("instructionName", document.values.get("name"))
+        return own or key or path.rpartition("/")[2].removesuffix(".md")
 
     def _checked(
         self, path: str, document: Document, name: str, tools: frozenset[str] | None

@@ -10,7 +10,15 @@ from actgent.messages import Event, ToolCall
 from actgent.structured.extract import loads, unfenced, visible
 from actgent.structured.schemas import schema_check
 
-from .base import CallTools, ClassificationType, Outcome, Say
+from .base import (
+    MESSAGE_TYPE,
+    CallTools,
+    ClassificationType,
+    Outcome,
+    Say,
+    is_whole_answer,
+    member_names,
+)
 from .calls import ARGUMENTS, IDS, CallForm, arguments_in, check_keys, stray_arguments
 
 DIRECT_RESPONSE = "DIRECT_RESPONSE"
@@ -206,9 +214,9 @@ def invocation(content: Any) -> CallTools:
 
 
 def classified(kind: ClassificationType, data: Any, text: str | None) -> list[Outcome]:
-    """An answer of a known type: its words as a conversation, a structure without words as an event.
+    """Return the outcomes of an answer of a known type: its text as a conversation, data without text as an event.
 
-    A type with a tool gives its event, then its words, then the call of the tool.
+    A type with a tool gives its event, then its text, then the call of the tool.
     """
     said: list[Outcome] = []
     if text:
@@ -220,22 +228,57 @@ def classified(kind: ClassificationType, data: Any, text: str | None) -> list[Ou
 
 
 def _mapped_call(tool: str, kind: ClassificationType, data: Any) -> ToolCall:
-    """The call of an instruction's tool. Data that does not fit stays text, and so never runs."""
-    if kind.schema and schema_check(kind.schema)(data) is not None:
+    """Return the call of an instruction's tool. Data that does not fit the schema stays text, so the tool never runs."""
+    if form_reason(kind, data) is not None:
         return ToolCall(tool, data if isinstance(data, str) else json.dumps(data), native=False, mapped=True)
     arguments = data if isinstance(data, dict) else {"content": data}
     return ToolCall(tool, arguments, native=False, mapped=True)
 
 
+def form_reason(kind: ClassificationType, data: Any) -> str | None:
+    """Explain why data does not have the form of a type; None if it has.
+
+    `data` never contains `messageType`. For a schema that describes the whole answer, the type's name is added first.
+    """
+    if not kind.schema:
+        return None
+    if is_whole_answer(kind.schema) and isinstance(data, dict):
+        data = {MESSAGE_TYPE: kind.name, **data}
+    return schema_check(kind.schema)(data)
+
+
 def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
-    """Explain what is wrong with the structure in `{"messageType", "content", ...}`. Words alone are always welcome."""
-    content = value.get("content")
-    data = fitting(value, kind)
+    """Explain what is wrong with the data in `{"messageType", "content", ...}`; None if nothing. Text alone is accepted."""
+    if reason := _second_type(value.get("content"), kind):
+        return reason
+    value = _without_repeated_name(value, kind)
+    content, data = value.get("content"), fitting(value, kind)
     if (isinstance(content, str) and content.strip()) or data not in (None, ""):
         is_content = data is None or data is content
         return beside_instruction(kind, content, value, _IN_TYPED) if is_content else None
-    reason = schema_check(kind.schema)(content) if kind.schema else None
+    whole = is_whole_answer(kind.schema) or "content" not in value
+    reason = form_reason(kind, _members(value) if whole else content)
     return f"content of {kind.name!r}: {reason or 'it is empty'}"
+
+
+def _members(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: member for name, member in value.items() if name != MESSAGE_TYPE}
+
+
+def _without_repeated_name(value: dict[str, Any], kind: ClassificationType) -> dict[str, Any]:
+    """Return a typed answer whose content does not repeat the type's name, which is no data."""
+    content = value.get("content")
+    if not isinstance(content, dict) or content.get(MESSAGE_TYPE) != kind.name:
+        return value
+    return content if is_whole_answer(kind.schema) else {**value, "content": _members(content)}
+
+
+def _second_type(content: Any, kind: ClassificationType) -> str | None:
+    """Explain that the content of a typed answer names another type; None if it does not."""
+    inner = content.get(MESSAGE_TYPE) if isinstance(content, dict) else None
+    if inner is None or inner == kind.name:
+        return None
+    return f"the answer names two types, {kind.name!r} and {inner!r:.200}: name exactly one"
 
 
 def beside_instruction(
@@ -251,13 +294,49 @@ def beside_instruction(
 
 
 def fitting(value: dict[str, Any], kind: ClassificationType) -> Any:
-    """Return what has the form of the type: the content, or all members of the answer; None if neither has."""
-    members = {name: member for name, member in value.items() if name != "messageType"}
+    """Return the data of a typed answer that has the form of the type; None if no part of the answer has.
+
+    The data is the answer's `content`, or all members of the answer except `messageType`.
+    """
+    value = _without_repeated_name(value, kind)
+    members = _members(value)
     content = value.get("content", members)
     if not kind.schema:
         return content
-    check = schema_check(kind.schema)
-    return next((data for data in (content, members) if check(data) is None), None)
+    candidates = (members, content) if is_whole_answer(kind.schema) else (content, members)
+    return next((data for data in candidates if form_reason(kind, data) is None), None)
+
+
+def only_type(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
+    """Return the type of data that names no type; None if the data has the form of no type.
+
+    A type is taken only if the answer cannot be meant as any other type: every other type has a schema, the
+    schema does not accept the data, and the data has no member that the other schema describes.
+
+    Raises:
+        ParseError: The data has the form of a type, and may be meant as another type.
+    """
+    if isinstance(content, str):
+        return None
+    fits = [kind for kind in kinds if kind.schema and form_reason(kind, content) is None]
+    if fits and any(_may_be(kind, content) for kind in kinds if kind is not fits[0]):
+        raise ParseError(
+            f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
+        )
+    return fits[0] if fits else None
+
+
+def _may_be(kind: ClassificationType, content: Any) -> bool:
+    """Return True if data without a type's name may be meant as an answer of this type, even a faulty one."""
+    if not kind.schema or not isinstance(content, dict) or not content:
+        return True
+    names = member_names(kind.schema)
+    return names is None or not names.isdisjoint(content) or form_reason(kind, content) is None
+
+
+def known_names(kinds: Sequence[ClassificationType]) -> str:
+    """Return the names of types as errors list them."""
+    return ", ".join(kind.name for kind in kinds)
 
 
 def text_of(content: Any) -> str | None:

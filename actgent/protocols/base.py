@@ -6,15 +6,16 @@ list without `CallTools` or `Continue` ends the turn.
 """
 
 import abc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
 
-from actgent.errors import AnswerError, ConfigurationError, ParseError
+from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
+from actgent.errors.printable import quoted, shown
 from actgent.llm.base import Answer, ResponseFormat
 from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, ToolSpec
-from actgent.structured.extract import extract, visible
+from actgent.structured.extract import extract, loads, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
 from actgent.support.quick_init import maker, quick_init
@@ -27,6 +28,38 @@ _JSON_STARTS = ("{", "[", "`")
 # --- what a model may answer with ----------------------------------------------------------
 
 
+MESSAGE_TYPE = "messageType"
+"""The key under which an answer names its type."""
+
+
+def read_schema(schema: object) -> Mapping[str, Any] | None:
+    """Return a schema as a mapping; text is read as JSON, and empty text as no schema.
+
+    Raises:
+        ConfigurationError: The schema is neither an object nor the JSON text of an object.
+    """
+    if schema is None or isinstance(schema, Mapping):
+        return schema
+    if isinstance(schema, str):
+        if not schema.strip():
+            return None
+        try:
+            schema = loads(schema)
+        except ParseError as error:
+            raise ConfigurationError(
+                f"schema={quoted(str(schema))} is not JSON ({error.reason}): pass a dict, or the JSON text of an object"
+            ) from None
+    if not isinstance(schema, Mapping):
+        raise ConfigurationError(
+            f"schema={shown(schema)} is not an object: pass a dict, or the JSON text of an object"
+        )
+    return schema
+
+
+def _type_schema(schema: object) -> Mapping[str, Any]:
+    return read_schema(schema) or {}
+
+
 @attrs.frozen
 class Instruction:
     """A named, described form of answer, as a developer writes it."""
@@ -35,8 +68,8 @@ class Instruction:
     """Unique among an agent's instructions and types; the model writes it as the type of its answer."""
     description: str = ""
     """When the model should answer in this form, in words."""
-    schema: Mapping[str, Any] | None = None
-    """A JSON Schema, or the template form `{"field": "<what stands there>"}`; None takes any content."""
+    schema: Mapping[str, Any] | None = attrs.field(default=None, converter=read_schema)
+    """A JSON Schema, or the template form `{"field": "<what stands there>"}`, as a dict or JSON text; None takes any content."""
     tool: str | None = None
     """The tool that runs with the validated answer, and in no other way."""
 
@@ -49,36 +82,150 @@ class ClassificationType:
     """Unique among an agent's types; the model writes it."""
     description: str = ""
     """When the model should answer in this form, in words."""
-    schema: Mapping[str, Any] = attrs.field(factory=dict)
-    """A JSON Schema of the answer; empty where any answer fits."""
+    schema: Mapping[str, Any] = attrs.field(factory=dict, converter=_type_schema)
+    """Form of the answer's content, as a dict or JSON text; empty accepts any content. A schema with a member `messageType`
+    is the form of the whole answer instead."""
     tool: str | None = None
     """The tool that runs with the validated answer; None where it becomes an event."""
 
 
-def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
-    """The classification types of instructions, in their order.
+_NAMES_OF_FIELDS: Mapping[str, str] = {
+    "name": "name",
+    "instructionName": "name",
+    "description": "description",
+    "schema": "schema",
+    "schemaTemplate": "schema",
+    "tool": "tool",
+}
+
+
+def _fields_of(given: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the fields of an instruction or a type that is written as a dict."""
+    fields: dict[str, Any] = {}
+    for key, value in given.items():
+        field = _NAMES_OF_FIELDS.get(key)
+        if field is None:
+            raise ConfigurationError(
+                f"{what} {given!r:.200} has an unknown key: {nearest(str(key), list(_NAMES_OF_FIELDS))}"
+            )
+        if field in fields:
+            raise ConfigurationError(
+                f"{what} {given!r:.200} has the field {field!r} twice: remove one of the keys"
+            )
+        fields[field] = value
+    if not isinstance(fields.get("name"), str):
+        raise ConfigurationError(f'{what} {given!r:.200} has no name: add "name": "..."')
+    return fields
+
+
+def to_instruction(given: object) -> Any:
+    """Return an instruction that is given as a name or a dict; any other value is returned as it is.
 
     Raises:
-        ConfigurationError: a name is empty or there twice, or a schema is not usable.
+        ConfigurationError: The dict has an unknown key or no name.
     """
-    names = [instruction.name for instruction in instructions]
-    for name in names:
-        if not name.strip() or names.count(name) > 1:
-            raise ConfigurationError(
-                f"instruction {name!r}: each needs a name of its own, and not an empty one"
-            )
-    return tuple(map(_type_from, instructions))
+    if isinstance(given, str):
+        return Instruction(given)
+    return Instruction(**_fields_of(given, "instruction")) if isinstance(given, Mapping) else given
 
 
-def _type_from(instruction: Instruction) -> ClassificationType:
-    schema = instruction.schema if instruction.schema is not None else {}
-    if not isinstance(schema, Mapping):
-        raise ConfigurationError(f"the schema of instruction {instruction.name!r} is not an object")
-    if is_json_schema(schema):
-        compile_schema(schema, owner=f"instruction {instruction.name!r}")
-    return ClassificationType(
-        name=instruction.name, description=instruction.description, schema=schema, tool=instruction.tool
+def to_type(given: object) -> Any:
+    """Return a classification type that is given as a dict; any other value is returned as it is.
+
+    Raises:
+        ConfigurationError: The dict has an unknown key or no name.
+    """
+    return ClassificationType(**_fields_of(given, "type")) if isinstance(given, Mapping) else given
+
+
+def types_from(instructions: Sequence[Instruction]) -> tuple[ClassificationType, ...]:
+    """Return the classification types of instructions, in their order.
+
+    Raises:
+        ConfigurationError: A name is empty or used twice, or a schema is not usable.
+    """
+    types = checked_types(
+        ClassificationType(each.name, each.description, each.schema or {}, each.tool) for each in instructions
     )
+    if len(types) < len(instructions):
+        names = [each.name for each in instructions]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(
+            f"the instruction {twice!r} is given twice: each needs a name of its own, so remove or rename one of them"
+        )
+    return types
+
+
+def checked_types(types: Iterable[ClassificationType]) -> tuple[ClassificationType, ...]:
+    """Return the types of one agent, which the name alone tells apart. A type that is given twice counts once.
+
+    Raises:
+        ConfigurationError: A name is empty, two types have the same name (letter case does not count), a schema is
+            not usable, or a schema demands the name of another type as its `messageType`.
+    """
+    known: dict[str, ClassificationType] = {}
+    for kind in types:
+        key = " ".join(kind.name.split()).casefold()
+        if not key:
+            raise ConfigurationError(f"{kind!r:.200} has an empty name: each type needs a name of its own")
+        if known.setdefault(key, kind) != kind:
+            raise ConfigurationError(
+                f"the types {known[key].name!r} and {kind.name!r} have the same name (letter case does not count), "
+                "and an answer names its type: rename one of them, each needs a name of its own"
+            )
+        if is_json_schema(kind.schema):
+            compile_schema(kind.schema, owner=f"instruction {kind.name!r}")
+    for kind in known.values():
+        _check_own_name(kind, known)
+    return tuple(known.values())
+
+
+def is_whole_answer(schema: Mapping[str, Any]) -> bool:
+    """Return True if a schema describes the whole answer with its `messageType`, not only the content of the answer."""
+    return (
+        MESSAGE_TYPE in (schema.get("properties") or ()) if is_json_schema(schema) else MESSAGE_TYPE in schema
+    )
+
+
+_COMBINED = (
+    "$ref",
+    "$dynamicRef",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "if",
+    "not",
+    "patternProperties",
+    "enum",
+    "const",
+)
+
+
+def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of the members that a schema describes; None if the schema does not list them."""
+    if not is_json_schema(schema):
+        return frozenset(schema)
+    if "properties" not in schema or any(word in schema for word in _COMBINED):
+        return None
+    return frozenset(schema["properties"])
+
+
+def _check_own_name(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
+    """Refuse a schema of a whole answer in which another name stands than the type's own."""
+    if not is_whole_answer(kind.schema):
+        return
+    if is_json_schema(kind.schema):
+        form = kind.schema["properties"][MESSAGE_TYPE]
+        wanted = form.get("const", kind.name) if isinstance(form, Mapping) else kind.name
+        is_wrong = wanted != kind.name
+    else:
+        wanted = kind.schema[MESSAGE_TYPE]
+        other = known.get(wanted.casefold()) if isinstance(wanted, str) else None
+        is_wrong = other is not None and other is not kind
+    if is_wrong:
+        raise ConfigurationError(
+            f"the schema of type {kind.name!r} has messageType {wanted!r}: write {kind.name!r} there, or leave messageType out"
+        )
 
 
 # --- what a protocol is shown and answers ---------------------------------------------------
@@ -298,6 +445,8 @@ class Protocol(PromptTemplate, Classifier):
     """The roles of models that its requests name, beside `default`: keys of an agent's `models`."""
     limit_argument: str = ""
     """The argument that set `max_iterations`, where it holds even if `Limits(model_calls=...)` allows more; errors name it."""
+    reserved_names: ClassVar[frozenset[str]] = frozenset()
+    """Names of types that mean something else in this protocol; an instruction with a tool may not have such a name."""
     lookback: int | None = None
     """How many messages from before the turn that runs are looked at in `View.record`; None may look at all of them.
 
@@ -332,8 +481,15 @@ class Protocol(PromptTemplate, Classifier):
         """Check that the classifier reads the template's `examples` as answers to an agent of this profile.
 
         Raises:
-            ConfigurationError: it does not; the text names both halves, the example and the reason.
+            ConfigurationError: The classifier does not read an example; the text names both halves, the example and the
+                reason. Or a type with a tool has a name that the protocol uses itself.
         """
+        for kind in profile.types:
+            if kind.tool is not None and kind.name.upper() in self.reserved_names:
+                raise ConfigurationError(
+                    f"the type {kind.name!r} runs the tool {kind.tool!r}, but {kind.name.upper()} has a meaning of its own in the "
+                    f"protocol {self.name!r}: rename the type"
+                )
         for example in self.examples:
             if reason := self._misread(example, profile):
                 asking, reading = (type(half).__name__ for half in self.halves)

@@ -16,8 +16,9 @@ from actgent.memory.base import ModelView
 from actgent.memory.marks import unmarked
 from actgent.memory.shown import followed_by, preceded_by
 from actgent.messages import ChatMessage, Sender, Text, ToolSpec
+from actgent.structured.schemas import is_json_schema
 
-from .base import Profile, PromptTemplate, Request, View
+from .base import MESSAGE_TYPE, ClassificationType, Profile, PromptTemplate, Request, View, is_whole_answer
 
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _FILE_NAME = "<template>"  # what jinja2 calls a template that comes from a string
@@ -61,11 +62,32 @@ TYPES = """\
 {% endif %}
 {% endfor %}
 """
-"""Each classification type with its form; `"<...>"` in a form stands for a value."""
+"""Each classification type with the form of its content; `"<...>"` in a form stands for a value."""
+
+NAMED_TYPES = """\
+{% for type in profile.types %}
+- {{ type.name }}{% if type.description %}: {{ type.description }}{% endif %}
+
+{% if type.schema %}
+{{ type | answer_form }}
+{% endif %}
+{% endfor %}
+"""
+"""Each classification type with the form of the whole answer, which names the type."""
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=dict)
+
+
+def answer_form(kind: ClassificationType) -> str:
+    """Return the form of an answer of a type as JSON: `messageType` with the type's name, and the content's schema."""
+    if not is_whole_answer(kind.schema):
+        return _json({MESSAGE_TYPE: kind.name, "content": kind.schema})
+    if is_json_schema(kind.schema):
+        members = {**kind.schema["properties"], MESSAGE_TYPE: {"const": kind.name}}
+        return _json({**kind.schema, "properties": members})
+    return _json({**kind.schema, MESSAGE_TYPE: kind.name})
 
 
 @functools.cache
@@ -79,6 +101,7 @@ def _from_string() -> Callable[[str], Any]:
     )
     environment.globals.clear()  # lipsum, range, cycler ...: ways to print without end
     environment.filters["json"] = _json
+    environment.filters["answer_form"] = answer_form
     return environment.from_string
 
 

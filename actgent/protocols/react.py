@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 import attrs
 
 from actgent.errors import ParseError
-from actgent.errors.printable import quoted
+from actgent.errors.printable import quoted, shown
 from actgent.llm.base import Answer
 from actgent.messages import ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
-from actgent.structured.schemas import schema_check
 
 from .actions import (
     DIRECT_RESPONSE,
@@ -27,19 +26,25 @@ from .actions import (
     beside_invocation,
     classified,
     encoded_calls,
+    fitting,
     invocation,
     invocation_reason,
+    known_names,
+    misfit,
+    named,
+    only_type,
     text_of,
 )
-from .base import ClassificationType, Outcome, Protocol, Request, Say, View
+from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, Say, View
 from .growing import Growth, follow_strings
-from .prompts import TYPES, WHO
+from .prompts import NAMED_TYPES, WHO
 from .strategies import KeywordStrategy, Mode, Strategy
 
 _REASONING = ("question_nature", "context", "additional_info")
 """What a model says about its answer."""
 _KEYS = frozenset(("primary_action", *_REASONING))
-_ACTION_KEYS = frozenset(("response_purpose", "response_content", "response_description"))
+_ACTION_KEYS = frozenset(("response_purpose", "response_content", "response_description", MESSAGE_TYPE))
+_CALL_KEYS = frozenset(("name", "parameters"))
 _FORMAT = """\
 
 Answer with exactly one JSON object and nothing else:
@@ -49,6 +54,7 @@ Answer with exactly one JSON object and nothing else:
   "primary_action": {
     "response_purpose": "DIRECT_RESPONSE" or "TOOL_INVOCATION",
     "response_description": "<for DIRECT_RESPONSE: the text that the user reads>",
+    "messageType": "<for DIRECT_RESPONSE: the name of the type that response_content has; leave it out for text>",
     "response_content": <see below>
   },
   "additional_info": {"results": "...", "analysis": "...", "next_steps": ["..."]}
@@ -56,7 +62,7 @@ Answer with exactly one JSON object and nothing else:
 
 TOOL_INVOCATION: response_content is {"name": "<tool>", "parameters": {...}}, or a list of such calls that
 do not need each other's results; the results come as the next message, and you go on from there.
-DIRECT_RESPONSE: response_content is an object of one of the types below, or text if none of them fits.
+DIRECT_RESPONSE: response_content is what the type in messageType asks for, or text if none of the types below fits.
 """
 
 _MODES: dict[Mode, Request] = {
@@ -83,7 +89,8 @@ class ReAct(Protocol):
     """
 
     name: ClassVar[str] = "react"
-    template: ClassVar[str] = WHO + _FORMAT + TYPES
+    reserved_names = frozenset((DIRECT_RESPONSE, TOOL_INVOCATION))
+    template: ClassVar[str] = WHO + _FORMAT + NAMED_TYPES
 
     def __init__(self, strategy: Strategy | None = None) -> None:
         self.strategy = strategy or KeywordStrategy()
@@ -135,13 +142,13 @@ def _reason(value: Any) -> str | None:
                 or beside_invocation(content, value, _KEYS)
             )
         case "DIRECT_RESPONSE":
-            return None if _words(action) else "primary_action: response_description is missing"
+            return None
         case purpose:
             return f"response_purpose must be {DIRECT_RESPONSE} or {TOOL_INVOCATION}, not {purpose!r:.200}"
 
 
 def _words(action: dict[str, Any]) -> str | None:
-    """The text for the user: the description, or what the content itself says."""
+    """Return the text for the user: the description, or the text in the content; None if there is neither."""
     described = action.get("response_description")
     if isinstance(described, str) and described.strip():
         return described
@@ -153,20 +160,79 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
     content = action["response_content"]
     if action["response_purpose"] == TOOL_INVOCATION:
         return [invocation(content)]
-    text = _words(action)
-    if kind := _matching(content, kinds):
-        if reason := _beside(kind, content, action, value):
-            raise ParseError(reason)
-        return classified(kind, content, text)
-    return [Say(text=text or "", data=None if isinstance(content, str) else content)]
+    name = _type_name(action)
+    if name is not None and kinds and not (name == DIRECT_RESPONSE and named(kinds, name) is None):
+        kind = named(kinds, name)
+        if kind is None:
+            raise ParseError(f"Unknown messageType: {shown(name)} (known: {known_names(kinds)})")
+        return _typed(kind, _as_typed(name, content), value)
+    if name is None and (kind := only_type(content, kinds)):
+        return _typed(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
+    return [Say(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
 
 
-def _beside(
-    kind: ClassificationType, content: Any, action: dict[str, Any], value: dict[str, Any]
-) -> str | None:
-    """Explain arguments of an instruction's tool round its content, None if there are none."""
-    within = beside_instruction(kind, content, action, _ACTION_KEYS)
-    return within or beside_instruction(kind, content, value, _KEYS)
+def _type_name(action: dict[str, Any]) -> str | None:
+    """Return the name of the type that a direct response gives, in the action or in its content; None if there is none.
+
+    Raises:
+        ParseError: The name is no text, or the two places name different types.
+    """
+    content = action["response_content"]
+    beside = action.get(MESSAGE_TYPE)
+    names = [] if beside is None else [beside]  # models write null for a member that they leave out
+    if isinstance(content, dict) and MESSAGE_TYPE in content:
+        names.append(content[MESSAGE_TYPE])
+    for name in names:
+        if not isinstance(name, str):
+            raise ParseError(f"messageType must be the name of a type, not {shown(name)}")
+    if len(set(names)) > 1:
+        raise ParseError(
+            f"the answer names two types, {quoted(names[0])} and {quoted(names[1])}: name exactly one"
+        )
+    return names[0] if names else None
+
+
+def _as_typed(name: str, content: Any) -> dict[str, Any]:
+    """Return a content as an answer `{"messageType", ...}`."""
+    is_named = isinstance(content, dict) and MESSAGE_TYPE in content
+    return content if is_named else {MESSAGE_TYPE: name, "content": content}
+
+
+def _typed(kind: ClassificationType, typed: dict[str, Any], value: dict[str, Any]) -> list[Outcome]:
+    """Return the outcomes of a direct response of a known type.
+
+    Raises:
+        ParseError: The content does not have the form of the type, or arguments stand outside of the content.
+    """
+    action = value["primary_action"]
+    data = fitting(typed, kind)
+    data = typed.get("content") if data is None else data
+    reason = (
+        misfit(typed, kind)
+        or beside_instruction(kind, data, action, _ACTION_KEYS)
+        or beside_instruction(kind, data, value, _KEYS)
+    )
+    if reason:
+        raise ParseError(reason)
+    return classified(kind, data, _words(action))
+
+
+def _plain_text(action: dict[str, Any], kinds: Sequence[ClassificationType]) -> str:
+    """Return the text of a direct response without a type; data that no type describes is shown as JSON.
+
+    Raises:
+        ParseError: There is no text, and the data is empty, is a tool call, or may be meant as one of the agent's types.
+    """
+    if words := _words(action):
+        return words
+    content = action["response_content"]
+    if isinstance(content, dict) and content.keys() == _CALL_KEYS:
+        raise ParseError(f"response_content is a tool call: response_purpose must be {TOOL_INVOCATION}")
+    if kinds or content in ("", {}, []):
+        raise ParseError(
+            "primary_action: response_description is missing, and response_content is of no known type"
+        )
+    return json.dumps(content, ensure_ascii=False)
 
 
 def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outcome]:
@@ -175,11 +241,6 @@ def _with_reasoning(outcomes: list[Outcome], value: dict[str, Any]) -> list[Outc
     if not reasoning:
         return outcomes
     return [attrs.evolve(each, reasoning=reasoning) if isinstance(each, Say) else each for each in outcomes]
-
-
-def _matching(content: Any, kinds: Sequence[ClassificationType]) -> ClassificationType | None:
-    """The first type whose form the content has. A type without a form matches nothing, not everything."""
-    return next((kind for kind in kinds if kind.schema and schema_check(kind.schema)(content) is None), None)
 
 
 # --- the lines of the paper --------------------------------------------------------------------

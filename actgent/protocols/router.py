@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from actgent.errors import ParseError
-from actgent.errors.printable import shown
+from actgent.errors.printable import quoted, shown
 from actgent.llm.base import Answer
 from actgent.messages import Event, Route, ToolCall
 from actgent.structured.extract import extract_only, grown, loads, unfenced
 
 from .actions import answer_text, classified, encoded_calls, fitting, misfit, named, text_of
-from .base import ClassificationType, Outcome, Protocol, Say, View
+from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Say, View
 from .growing import Growth, follow_strings
 from .prompts import TYPES, WHO
 
@@ -100,6 +100,8 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
         return 'the answer must be a JSON object with "top_level_intent"'
     if "top_level_intent" not in value:
         return _typed_reason(value, kinds)
+    if reason := _second_name(value, kinds):
+        return reason
     match str(value["top_level_intent"]).upper():
         case "CONVERSATION":
             return None if _is_name(value.get("response")) else "CONVERSATION needs a response, as text"
@@ -109,6 +111,14 @@ def _reason(value: Any, kinds: Kinds) -> str | None:
             )
         case other:
             return f"top_level_intent must be CONVERSATION or ACTION, not {shown(other)}"
+
+
+def _second_name(value: dict[str, Any], kinds: Kinds) -> str | None:
+    """Explain that an answer with an intent also names another type; None if it does not."""
+    name = value.get(MESSAGE_TYPE)
+    if not isinstance(name, str) or named(kinds, name) is None or name == value.get("second_level_intent"):
+        return None
+    return f"the answer has a top_level_intent and also messageType {quoted(name)}: give exactly one of them"
 
 
 def _typed_reason(value: dict[str, Any], kinds: Kinds) -> str | None:

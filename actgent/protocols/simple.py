@@ -25,7 +25,7 @@ from .actions import (
 )
 from .base import ClassificationType, Outcome, Protocol, Say, View
 from .growing import Growth, follow_strings
-from .prompts import TYPES, WHO
+from .prompts import NAMED_TYPES, WHO
 
 _FORMAT = """\
 
@@ -44,7 +44,8 @@ class Simple(Protocol):
 
     name: ClassVar[str] = "simple"
     lookback = 0
-    template: ClassVar[str] = WHO + _FORMAT + TYPES
+    reserved_names = frozenset((DIRECT_RESPONSE, TOOL_INVOCATION))
+    template: ClassVar[str] = WHO + _FORMAT + NAMED_TYPES
 
     def read(self, answer: Answer, view: View) -> list[Outcome]:
         text = answer_text(answer.text)
@@ -84,8 +85,12 @@ def _reason(value: Any, kinds: Sequence[ClassificationType]) -> str | None:
     kind = named(kinds, name)
     if name == DIRECT_RESPONSE and kind is None:
         return None if text_of(value["content"]) else "the content of DIRECT_RESPONSE must be text"
+    return misfit(value, kind) if kind else _unknown(name, kinds)
+
+
+def _unknown(name: str, kinds: Sequence[ClassificationType]) -> str:
     known = ", ".join([DIRECT_RESPONSE, TOOL_INVOCATION, *(kind.name for kind in kinds)])
-    return misfit(value, kind) if kind else f"Unknown messageType: {shown(name)} (known: {known})"
+    return f"Unknown messageType: {shown(name)} (known: {known})"
 
 
 def _outcomes(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Outcome]:

@@ -150,11 +150,11 @@ def test_blocks_6_and_8_tools_are_registered(number):
 
 
 def test_block_7_brain_and_instruction_files(tmp_path):
-    """Verbatim, and `name:` in the folder's name."""
+    """Verbatim: the agent has the folder's name, and the instruction the name in its file."""
     folder = tmp_path / "smith"
     (folder / "instructions").mkdir(parents=True)
     # block 7
-    brain = '---\nname: smith\ninstructions:\n    creation: "instructions/creation.md"\n---\n'
+    brain = '---\ninstructions:\n    creation: "instructions/creation.md"\n---\n'
     creation = (
         '---\ninstructionName: Creation\nschemaTemplate: "creation.json"\ntool: "AgentGenerator"\n---\n'
     )
@@ -163,7 +163,8 @@ def test_block_7_brain_and_instruction_files(tmp_path):
     (folder / "instructions" / "creation.md").write_text(creation)
     (folder / "instructions" / "creation.json").write_text('{"name": "<its name>"}')
     found = read_folder(folder, tools=["AgentGenerator"])
-    assert [(each.name, each.tool) for each in found.instructions] == [("creation", "AgentGenerator")]
+    assert [(each.name, each.tool) for each in found.instructions] == [("Creation", "AgentGenerator")]
+    assert found.name == "smith"
 
 
 async def test_block_9_mapped_tools_are_not_offered():

@@ -85,7 +85,7 @@ def test_a_folder_says_who_the_agent_is(write):
     read = read_folder(write())
     assert (read.name, read.role, read.capabilities) == ("smith", "a maker of agents", "talk, make")
     assert [(i.name, i.description, i.tool) for i in read.instructions] == [
-        ("creation", "Make an agent.", "generate"),
+        ("Creation", "Make an agent.", "generate"),
         ("greeting", "Hello.", None),
     ]
     assert read.instructions[0].schema == {"name": "<the name>", "caps": ["<one>"]}
@@ -96,6 +96,23 @@ def test_a_folder_says_who_the_agent_is(write):
     assert "Open it first." not in read.body
     assert SECRET not in repr(read)
     assert read_folder(write() / "brain.md") == read
+
+
+def test_a_missing_name_is_the_name_of_the_folder(write, monkeypatch):
+    """The brain.md of the document has no name; the path may be relative or the file itself."""
+    folder = write({"brain.md": "---\nrole: x\n---\n"})
+    monkeypatch.chdir(folder)
+    assert [read_folder(path).name for path in (folder, ".", "brain.md", folder / "brain.md")] == [
+        "smith"
+    ] * 4
+
+
+def test_the_name_in_the_file_of_an_instruction_counts(write):
+    """`instructionName` or `name` of the file, else the key in brain.md, else the name of the file."""
+    brain = "---\ninstructions: {a: instructions/creation.md, b: instructions/greeting.md, c: instructions/bye.md}\n---\n"
+    named = "---\nname: farewell\n---\nBye."
+    read = read_folder(write({"brain.md": brain, "instructions/bye.md": named}))
+    assert [each.name for each in read.instructions] == ["Creation", "b", "farewell"]
 
 
 def test_instructions_are_found_where_none_are_listed(write):
@@ -132,7 +149,7 @@ def test_everything_wrong_is_named_at_once(write):
     ("changes", "expected"),
     [
         ({"brain.md": None}, ("brain.md", 1, "")),
-        ({"brain.md": "---\nrole: x\n---\n"}, ("brain.md", 2, "name")),
+        ({"brain.md": "---\nname: ''\n---\n"}, ("brain.md", 2, "name")),
         ({"brain.md": BRAIN.replace("react", "reactt")}, ("brain.md", 9, "protocol")),
         ({"brain.md": BRAIN.replace("react", "simple")}, ("brain.md", 10, "strategy")),
         ({"brain.md": BRAIN.replace("[generate]", "[generate, other]")}, ("brain.md", 15, "tools.1")),
