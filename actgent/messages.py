@@ -8,6 +8,7 @@ a model reads and writes.
 import enum
 import itertools
 import json
+import logging
 import os
 import re
 import secrets
@@ -20,7 +21,8 @@ import attrs
 from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
-from actgent.errors import ConfigurationError, nearest
+from actgent.errors import ConfigurationError, meant, nearest
+from actgent.errors.printable import shown
 from actgent.errors.sentences import sentence_for
 from actgent.support.leads import (
     for_failures,
@@ -36,6 +38,7 @@ from actgent.support.quick_init import EXACT, maker, quick_init
 
 # --- identifiers -------------------------------------------------------------------------
 
+_log = logging.getLogger(__name__)
 _serial = itertools.count()
 _process = ""
 _secrets: list[str] = []
@@ -125,6 +128,24 @@ class Priority(enum.IntEnum):
         if isinstance(value, bool):
             raise ConfigurationError(f"priority= takes URGENT, HIGH, NORMAL or LOW, not {value!r}")
         return cls.of(value)
+
+    @classmethod
+    def of_chat(cls, value: "Priority | int | str") -> "Priority":
+        """Return the priority of a chat message. Unknown text is NORMAL, and the log has a warning.
+
+        Raises:
+            ConfigurationError: The value is a misspelt name, or a number that is no priority.
+        """
+        if isinstance(value, str):
+            name = value.strip().upper()
+            if name and name not in cls.__members__ and not meant(name[:100], cls.__members__):
+                _log.warning(
+                    "priority %r is unknown, so the message is NORMAL; known: %s",
+                    shown(value, 100),
+                    ", ".join(cls.__members__),
+                )
+                return cls.NORMAL
+        return cls.named(value)
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:

@@ -373,9 +373,10 @@ class Session(Generic[DataT_co]):
         is its old name); in a handler or tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
         accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
         session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model.
+        A `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
 
         Raises:
-            ConfigurationError: the message is empty, or there is no such priority.
+            ConfigurationError: The message is empty, or the priority is misspelt or not a priority.
             InboxFull: there was no room.
             SessionBusy: the session works, and the rule is `reject`.
             SessionClosed: the session was closed.
@@ -394,7 +395,7 @@ class Session(Generic[DataT_co]):
             context,
             content,
             sender,
-            priority,
+            Priority.of_chat(priority),
             message_id=message_id,
             deadline=enqueue_timeout,
             on_busy=on_busy,

@@ -26,12 +26,12 @@ def said(
     """The body of a message.
 
     Raises:
-        ConfigurationError: it is empty, or there is no such priority.
+        ConfigurationError: The message is empty, or the priority is misspelt or not a priority.
     """
     body: dict[str, Any] = {
         "content": content_body(content),
         "message_id": message_id,
-        "priority": Priority.named(priority).name.lower(),
+        "priority": Priority.of_chat(priority).name.lower(),
     }
     if on_busy is not None:
         body["on_busy"] = on_busy

@@ -56,7 +56,8 @@ def output_of(output: Any) -> Output:
     """The output that a type (builtin, attrs class, dataclass, TypedDict, pydantic model, union ...) or a form (a dict) stands for.
 
     Raises:
-        ConfigurationError: JSON Schema cannot say it, it takes too long to check, or it is no JSON Schema.
+        ConfigurationError: JSON Schema cannot say it, it takes too long to check, it is no JSON Schema, or it is a
+            union with two classes that one answer could fit.
     """
     if isinstance(output, Output):
         return output
@@ -65,6 +66,12 @@ def output_of(output: Any) -> Output:
         return form_output(_name(output.get("title")), output)
     _refuse_values(output)
     compiled = compile_type(output)
+    if pair := compiled.ambiguous_pair():
+        one, other = pair
+        raise ConfigurationError(
+            f"output=: one answer could fit both {one} and {other}: give each class a field that tells them apart, "
+            f'for example kind: Literal["{one.lower()}"] and kind: Literal["{other.lower()}"]'
+        )
     if compiled.has_placeholders:
         compile_schema(compiled.schema, owner="output=")
     return Output(_name(getattr(output, "__name__", None)), compiled.schema, compiled.convert)

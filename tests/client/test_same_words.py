@@ -225,11 +225,11 @@ async def test_sessions_are_opened_and_closed(agent):
 
 
 async def test_wrong_words_are_configuration_errors(agent):
-    """An empty message, an unknown priority and a bad time are refused before anything is done."""
+    """An empty message, a misspelt priority and a bad time are refused before anything is done."""
     session = await agent.create_session("ada")
     for wrong in (
         lambda: session.chat("  "),
-        lambda: session.chat("x", priority="soon"),
+        lambda: session.chat("x", priority="urgnet"),
         lambda: session.schedule("x", cron="never"),
         lambda: agent.run("x", session="s1"),
         lambda: agent.run("x", message_id="m1"),

@@ -2,11 +2,13 @@
 
 import dataclasses
 import json
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import attrs
+import pydantic
 import pytest
 
+from actgent import BareAgent, ScriptedLLM
 from actgent.errors import ConfigurationError, ParseError
 from actgent.messages import ToolCall
 from actgent.protocols.bare import Bare
@@ -196,3 +198,59 @@ def test_a_script_with_a_form(inner):
     assert said.data == Town("Oslo", 700_000)
     call = ToolCall("look", {"n": 1})
     assert list(protocol.script(JSON, call)) == list(inner().script(JSON, call))
+
+
+# --- unions of classes -----------------------------------------------------------------------------
+
+
+class Named(pydantic.BaseModel):
+    name: str
+
+
+class Renamed(pydantic.BaseModel):
+    name: str
+    new: str
+
+
+class Nicknamed(pydantic.BaseModel):
+    name: str
+    nick: str | None = None
+
+
+@attrs.frozen
+class Creation:
+    name: str
+    kind: Literal["creation"] = "creation"
+
+
+@attrs.frozen
+class Deletion:
+    name: str
+    kind: Literal["deletion"]
+
+
+@pytest.mark.parametrize("output", [Town | Village, Village | Place, list[Town | Village], Named | Nicknamed])
+def test_a_union_of_classes_that_one_answer_fits_is_refused(output):
+    """The error names both classes and the remedy, in an agent and in one call."""
+    with pytest.raises(ConfigurationError, match=r"could fit both \w+ and \w+: give each class a field"):
+        output_of(output)
+    with pytest.raises(ConfigurationError, match="could fit both"):
+        BareAgent("a", llm=ScriptedLLM([]), output=output)
+
+
+@pytest.mark.parametrize("output", [Named | Renamed, Renamed | Named])
+def test_the_keys_of_an_answer_tell_its_class(output):
+    """The order of the classes does not matter; a key that no class knows is refused if several classes fit."""
+    convert = output_of(output).convert
+    assert convert({"name": "a"}) == Named(name="a")
+    assert convert({"name": "a", "new": "b"}) == Renamed(name="a", new="b")
+    with pytest.raises(ValueError, match=r"it fits \w+ and \w+: leave out"):
+        convert({"name": "a", "new": "b", "other": 1})
+
+
+@pytest.mark.parametrize("output", [Creation | Deletion, Deletion | Creation])
+def test_a_field_with_a_constant_tells_classes_apart(output):
+    """A constant that one class demands is enough."""
+    convert = output_of(output).convert
+    assert convert({"name": "a"}) == Creation("a")
+    assert convert({"name": "a", "kind": "deletion"}) == Deletion("a", "deletion")

@@ -5,6 +5,7 @@ Pydantic is imported where a type of it is, and nowhere else.
 """
 
 import enum
+import functools
 import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -205,7 +206,15 @@ def _kind_of_value(value: Any) -> str:
 
 
 def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
-    """The placeholder of a union: a value is read as the first of its members that it fits."""
+    """Return the placeholder of a union. An object is read as the class that knows all of its keys.
+
+    Several such classes, and values that are no objects: the first member that the value fits. An object with keys that
+    no class knows is refused if it fits several classes.
+    """
+
+    @functools.cache
+    def known_keys() -> list[frozenset[str] | None]:
+        return [keys_of(object_schema(member)) for member in members]
 
     class Choice(Placeholder):
         @classmethod
@@ -214,19 +223,109 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
 
         @classmethod
         def read(cls, value: Any, convert: Convert) -> Any:
-            reasons = []
-            for member in members:
-                try:
-                    return convert(member, value)
-                except ValueError as error:
-                    reasons.append(f"{_name_of(member)} ({bounded_text(str(error))})")
-            raise ValueError(f"it fits none of {'; '.join(reasons[:_SHOWN_ERRORS])}")
+            return _read_member(_in_order(value, members, known_keys()), value, convert)
 
-    Choice.__name__ = "_or_".join(map(_name_of, members))[:64]
+    Choice.__name__ = "_or_".join(map(name_of, members))[:64]
     return Choice
 
 
-def _name_of(member: Any) -> str:
+def _in_order(
+    value: Any, members: Sequence[Any], known: Sequence[frozenset[str] | None]
+) -> list[tuple[Any, bool]]:
+    """Return the members of a union in the order in which they are tried; True for one that does not know a key of the value."""
+    if not isinstance(value, dict):
+        return [(member, False) for member in members]
+    loose = [keys is not None and not value.keys() <= keys for keys in known]
+    order = sorted(range(len(members)), key=lambda index: (loose[index], known[index] is None))
+    return [(members[index], loose[index]) for index in order]
+
+
+def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Convert) -> Any:
+    """Read a value as the first member that it fits; members that do not know all keys come last and must not be several."""
+    reasons = []
+    loose: dict[str, Any] = {}
+    for member, is_loose in members:
+        try:
+            read = convert(member, value)
+        except ValueError as error:
+            reasons.append(f"{name_of(member)} ({bounded_text(str(error))})")
+            continue
+        if not is_loose:
+            return read
+        loose[name_of(member)] = read
+    if len(loose) > 1:
+        raise ValueError(f"it fits {' and '.join(loose)}: leave out the members that its class does not have")
+    if loose:
+        return loose.popitem()[1]
+    raise ValueError(f"it fits none of {'; '.join(reasons[:_SHOWN_ERRORS])}")
+
+
+def object_schema(member: Any) -> Mapping[str, Any]:
+    """Return the JSON Schema of a member of a union, with the schema that a reference at its root leads to."""
+    definitions = Definitions()
+    return resolved(schema_in(member, definitions), definitions.known)
+
+
+def resolved(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a schema, or the definition that it refers to, together with the definitions."""
+    name = str(schema.get("$ref", "")).rpartition("/")[2]
+    return {"$defs": definitions, **definitions.get(name, schema)}
+
+
+def keys_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the names of an object's members; None if other members are allowed too, or it is no object."""
+    return frozenset(schema["properties"]) if "properties" in schema else None
+
+
+def could_both_fit(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True if an object may fit the schemas of two classes, and its keys do not tell which class is meant."""
+    mine, others = keys_of(one), keys_of(other)
+    if mine is None or others is None:
+        return False
+    needed = {*one.get("required", ()), *other.get("required", ())}
+    if not needed <= (mine & others):
+        return False
+    return not any(
+        _are_disjoint(
+            resolved(one["properties"][key], one.get("$defs", {})),
+            resolved(other["properties"][key], other.get("$defs", {})),
+        )
+        for key in needed
+    )
+
+
+def _are_disjoint(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return True if no value can fit both schemas, by their constants or by their JSON types."""
+    if (parts := one.get("anyOf")) is not None:
+        return all(_are_disjoint(resolved(part, one.get("$defs", {})), other) for part in parts)
+    if "anyOf" in other:
+        return _are_disjoint(other, one)
+    mine, others = _values_of(one), _values_of(other)
+    if mine is not None and others is not None:
+        return not any(value in others for value in mine)
+    types, other_types = _types_of(one), _types_of(other)
+    return types is not None and other_types is not None and types.isdisjoint(other_types)
+
+
+def _values_of(schema: Mapping[str, Any]) -> list[Any] | None:
+    return [schema["const"]] if "const" in schema else schema.get("enum")
+
+
+def _types_of(schema: Mapping[str, Any]) -> set[str] | None:
+    values, given = _values_of(schema), schema.get("type")
+    if values is not None:
+        return {_JSON_TYPES.get(type(value), "any") for value in values}
+    if given is None:
+        return None
+    types = {given} if isinstance(given, str) else set(given)
+    return types | {"integer"} if "number" in types else types
+
+
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+def name_of(member: Any) -> str:
+    """Return the name of a member of a union, as errors call it."""
     return "null" if member is type(None) else getattr(member, "__name__", str(member))
 
 

@@ -6,6 +6,7 @@ each attrs class and dataclass is read as a struct of the same fields first, and
 
 import dataclasses
 import inspect
+import itertools
 import json
 import operator
 import pathlib
@@ -27,8 +28,11 @@ from .foreign_types import (
     Placeholder,
     bounded_text,
     choice_placeholder,
+    could_both_fit,
     is_pydantic,
+    name_of,
     needs_choice,
+    object_schema,
     pydantic_placeholder,
     schema_in,
 )
@@ -76,6 +80,11 @@ class _Rewriter:
     def has_placeholders(self) -> bool:
         """Whether msgspec is shown something that it does not read itself."""
         return bool(self._placeholders or self._choices)
+
+    @property
+    def unions(self) -> tuple[tuple[Any, ...], ...]:
+        """The members of each union for which msgspec is shown a placeholder."""
+        return tuple(self._choices)
 
     def rewrite(self, annotation: Any) -> Any:
         origin = get_origin(annotation)
@@ -288,6 +297,17 @@ class CompiledType:
     _sources: Mapping[type, type] = attrs.field(repr=False)
     has_placeholders: bool = attrs.field(default=False, repr=False)
     """True if some of it is not read by msgspec: types of pydantic, and unions whose members look alike."""
+    unions: tuple[tuple[Any, ...], ...] = attrs.field(default=(), repr=False)
+    """The members of each union whose members look alike in JSON."""
+
+    def ambiguous_pair(self) -> tuple[str, str] | None:
+        """Return the names of two classes of a union that one object may fit; None if there are none."""
+        for members in self.unions:
+            schemas = [(name_of(member), object_schema(member)) for member in members]
+            for (name, one), (other_name, other) in itertools.combinations(schemas, 2):
+                if could_both_fit(one, other):
+                    return name, other_name
+        return None
 
     def convert(self, value: Any) -> Any:
         """A decoded JSON value as the type. Nothing is guessed: "5" and true are no int; 1 is a float, and 1.0 an int.
@@ -396,7 +416,9 @@ def compile_type(annotation: Any) -> CompiledType:
     rewriter = _Rewriter()
     try:
         rewritten = rewriter.rewrite(annotation)
-        return CompiledType(_schema(rewritten), rewritten, rewriter.sources, rewriter.has_placeholders)
+        return CompiledType(
+            _schema(rewritten), rewritten, rewriter.sources, rewriter.has_placeholders, rewriter.unions
+        )
     except (TypeError, NameError, RecursionError) as error:
         raise ConfigurationError(
             f"{annotation} has no JSON Schema: {_reason(error)}; {_USABLE}, or pass a JSON Schema (a dict)"

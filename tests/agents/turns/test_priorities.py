@@ -1,4 +1,6 @@
-"""Priorities as callers say them: a word that is none is refused, with the nearest; what was stored is read as NORMAL."""
+"""Priorities as callers give them: a misspelt one is refused, an unknown word in `chat` and in stored messages is NORMAL."""
+
+from functools import partial
 
 import pytest
 import trio
@@ -16,7 +18,6 @@ def agent_of(name="tutor"):
         ("urgnet", "'URGENT'"),
         ("hihg", "'HIGH'"),
         ("Lo", "'LOW'"),
-        ("xyz", "URGENT, HIGH, NORMAL, LOW"),
         ("", "choose one of"),
         (7, "7"),
         (True, "True"),
@@ -61,6 +62,21 @@ async def test_a_schedule_sends_with_its_priority(autojump_clock):
         await trio.sleep(6)
         await session.wait_idle()
         assert session.history[0].priority is Priority.HIGH
+
+
+async def test_an_unknown_priority_of_a_chat_is_normal_with_a_warning(caplog):
+    """As in actgent; a misspelt priority is refused, since it was meant to be another one."""
+    async with BareAgent("tutor", llm=ScriptedLLM(["ok"])) as agent:
+        session = await agent.create_session("ada")
+        await session.chat("hi", priority="whatever")
+        await session.wait_idle()
+        assert session.history[0].priority is Priority.NORMAL
+        with pytest.raises(ConfigurationError, match="'URGENT'"):
+            await session.chat("hi", priority="urgnet")
+        for say in (session.schedule, partial(session.delegate, "tutor")):
+            with pytest.raises(ConfigurationError, match="URGENT, HIGH, NORMAL, LOW"):
+                await say("hi", priority="whatever")
+    assert "priority 'whatever' is unknown" in caplog.text
 
 
 def test_stored_words_are_read_as_normal():
