@@ -133,6 +133,8 @@ _NAMES = {
     "client.connecting": ("Client", "connect"),
     "client.session": ("RemoteSession",),
     "database.database": ("Database",),
+    "definitions.agent_generator": ("AgentGenerator",),
+    "definitions.instructions": ("AgentFolder", "read_folder"),
     "journal.base": ("SessionSummary",),
     "runtime.directory": ("AgentCard",),
     "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),

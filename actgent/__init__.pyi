@@ -97,6 +97,13 @@ from .control.schedule import (
 from .database.database import (
     Database as Database,
 )
+from .definitions.agent_generator import (
+    AgentGenerator as AgentGenerator,
+)
+from .definitions.instructions import (
+    AgentFolder as AgentFolder,
+    read_folder as read_folder,
+)
 from .errors import (
     AccessRefused as AccessRefused,
     ActgentError as ActgentError,

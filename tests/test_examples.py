@@ -21,8 +21,8 @@ ESSENTIAL = {
         "<Runtime: 1 agent, 2 actors, 0 dead letters>",
     ],
     "agent_generator.py": [
-        "agent_generator: Error: The agent was not made: an agent's folder is named with",
-        "agent_generator: made poet",
+        "AgentGenerator: Error: The agent was not made: an agent's folder is named with",
+        "AgentGenerator: made poet",
         "smith: Your poet is ready.",
         "a poet, rhyme: always: Roses are red.",
     ],

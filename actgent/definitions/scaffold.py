@@ -123,7 +123,7 @@ def write_folder(
     _check_name(parent, name)
     if len(files) > MAX_FILES:
         raise ConfigurationError(f"an agent's folder has at most {MAX_FILES} files")
-    aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=parent))
+    aside = Path(tempfile.mkdtemp(prefix=f".{name[:32]}-", dir=parent))
     try:
         for path, text in files.items():
             _write(aside, path, text)

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Iterable, Iterator
 
 _FACTORIES = re.compile(r"(.*\.)?(tool|FunctionTool|HTTPTool)")
+_GENERATOR = re.compile(r"(.*\.)?AgentGenerator")
 
 
 def tool_lines(code: str) -> dict[str, int]:
     """The tools that a module defines at its top, with their lines, read without running it.
 
-    Found are functions with `@tool`, `FunctionTool("name", ...)` or `HTTPTool("name", ...)` that is assigned, and
-    classes with a `name`.
+    Found are functions with `@tool`, `FunctionTool("name", ...)`, `HTTPTool("name", ...)` or `AgentGenerator(...)` that is
+    assigned, and classes with a `name`.
 
     Raises:
         SyntaxError: it is no Python.
@@ -52,8 +53,10 @@ def _class_name(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _called_name(call: ast.Call) -> Iterator[str]:
-    if _FACTORIES.fullmatch(ast.unparse(call.func)):
-        named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+    if _GENERATOR.fullmatch(ast.unparse(call.func)):
+        yield next(_literals(named), "AgentGenerator")
+    elif _FACTORIES.fullmatch(ast.unparse(call.func)):
         yield from _literals([*call.args[:1], *named])
 
 

@@ -396,6 +396,21 @@ class PromptTemplate(abc.ABC):
         return view.stage
 
 
+def _example(
+    response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]]
+) -> tuple[Answer, View]:
+    """Return an answer, and the view of a session in which the model gave it to a first message."""
+    answer = Answer(parts=(Text(response),)) if isinstance(response, str) else response
+    profile = Profile(types=checked_types(map(to_type, types)))
+    return answer, _first_view(answer, profile)
+
+
+def _first_view(answer: Answer, profile: Profile) -> View:
+    asked = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
+    said = Message(session_id="example", sender=Sender("agent", "assistant"), parts=answer.parts)
+    return View(message=asked, record=(asked, said), state={}, calls=1, profile=profile, tools=profile.tools)
+
+
 class Classifier(abc.ABC):
     """The reading half of a protocol: what an answer means, in outcomes."""
 
@@ -412,6 +427,44 @@ class Classifier(abc.ABC):
         Raises:
             AnswerError: the same as returning `[Fail(error)]`.
         """
+
+    def validate_response(
+        self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
+    ) -> bool:
+        """Return True if an answer has the form that this classifier reads, for an agent with these types.
+
+        `read` gives the outcomes of the answer, or raises the reason why it cannot be read.
+        """
+        try:
+            outcomes = self.read(*_example(response, types))
+        except AnswerError:
+            return False
+        return not any(isinstance(outcome, Fail) for outcome in outcomes)
+
+    def classify(
+        self, response: str | Answer, types: Sequence[ClassificationType | Mapping[str, Any]] = ()
+    ) -> str:
+        """Return the name of the type that an answer has, for an agent with these types.
+
+        The name is that of the answer's event, reply or route; `TOOL_INVOCATION` for calls of tools, and `DIRECT_RESPONSE`
+        for text without a type.
+
+        Raises:
+            AnswerError: The answer cannot be read.
+        """
+        outcomes = self.read(*_example(response, types))
+        for outcome in outcomes:
+            if isinstance(outcome, Fail):
+                raise outcome.error
+            if isinstance(outcome, Event):
+                return outcome.name
+            if isinstance(outcome, Route):
+                return outcome.action
+            if isinstance(outcome, Say) and outcome.message_type is not None:
+                return outcome.message_type
+        return (
+            "TOOL_INVOCATION" if any(isinstance(each, CallTools) for each in outcomes) else "DIRECT_RESPONSE"
+        )
 
     def partial(self, text: str) -> str | None:
         """The part of a growing answer that may be shown; None shows nothing yet.
@@ -500,13 +553,9 @@ class Protocol(PromptTemplate, Classifier):
 
     def _misread(self, example: str, profile: Profile) -> str | None:
         """Why an answer cannot be read; None for one that can."""
-        asked = Message(session_id="example", sender=Sender("user"), parts=(Text("An example."),))
-        said = Message(session_id="example", sender=Sender("agent", "assistant"), parts=(Text(example),))
-        view = View(
-            message=asked, record=(asked, said), state={}, calls=1, profile=profile, tools=profile.tools
-        )
+        answer = Answer(parts=(Text(example),))
         try:
-            outcomes = self.read(Answer(parts=said.parts), view)
+            outcomes = self.read(answer, _first_view(answer, profile))
         except AnswerError as error:
             return error.reason
         except Exception as error:  # noqa: BLE001 - a half of the developer's: whatever it raises, it does not fit

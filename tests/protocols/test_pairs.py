@@ -7,6 +7,7 @@ import pytest
 from actgent import (
     Agent,
     AgentCore,
+    AnswerError,
     Classifier,
     ConfigurationError,
     Event,
@@ -25,6 +26,9 @@ from actgent.protocols.bare import Bare
 from actgent.protocols.base import Fail
 from actgent.protocols.prompt_layers import PromptLayer
 from actgent.protocols.prompts import PromptManager
+from actgent.protocols.react import ReAct
+from actgent.protocols.router import Router
+from actgent.protocols.simple import Simple
 
 from .conftest import view
 
@@ -282,3 +286,54 @@ def test_assistant_prompts_that_are_kept_are_bounded(monkeypatch):
     texts = [manager.assistant_prompt(Facts(name)) for name in ("a", "b", "c", "a")]
     assert texts[0] == texts[3] != texts[1]
     assert len(manager._kept) == 2
+
+
+# --- questions to a classifier alone ---------------------------------------------------------------
+
+GREETING = {"name": "greeting", "description": "A greeting.", "schema": {"content": "<text>"}}
+CREATION = {"name": "Creation", "schema": '{"name": "<name>"}', "tool": "make"}
+
+
+@pytest.mark.parametrize(
+    ("classifier", "response", "name"),
+    [
+        (Bare(), "Hello.", "greeting"),
+        (Simple(), '{"messageType": "greeting", "content": "Hello."}', "greeting"),
+        (Simple(), '{"messageType": "Creation", "content": {"name": "poet"}}', "Creation"),
+        (Simple(), '{"messageType": "DIRECT_RESPONSE", "content": "Hello."}', "DIRECT_RESPONSE"),
+        (Simple(), '{"messageType": "TOOL_INVOCATION", "content": {"name": "add"}}', "TOOL_INVOCATION"),
+        (Router(), "Hello.", "DIRECT_RESPONSE"),
+        (Router(), '{"top_level_intent": "ACTION", "second_level_intent": "Creation"}', "Creation"),
+        (
+            ReAct(),
+            '{"primary_action": {"response_purpose": "DIRECT_RESPONSE", "messageType": "Creation", "response_content": {"name": "x"}}}',
+            "Creation",
+        ),
+    ],
+)
+def test_a_classifier_names_the_type_of_an_answer(classifier, response, name):
+    """`classify` and `validate_response` need no session; types may be dicts."""
+    assert classifier.classify(response, [GREETING, CREATION]) == name
+    assert classifier.validate_response(response, [GREETING, CREATION])
+
+
+@pytest.mark.parametrize(
+    "response", ["", "Hello.", '{"messageType": "Unknown", "content": 1}', '{"messageType": "gree']
+)
+def test_a_classifier_says_that_an_answer_has_another_form(response):
+    """`validate_response` is False, and `classify` raises the reason."""
+    assert not Simple().validate_response(response, [GREETING, CREATION])
+    with pytest.raises(AnswerError):
+        Simple().classify(response, [GREETING, CREATION])
+
+
+def test_a_failed_outcome_is_no_valid_response():
+    """A classifier may return its error instead of raising it."""
+
+    class Failing(Classifier):
+        def read(self, answer, view):
+            return [Fail(ParseError("not this"))]
+
+    assert not Failing().validate_response("x")
+    with pytest.raises(ParseError, match="not this"):
+        Failing().classify("x")

@@ -73,7 +73,7 @@ async def test_an_unknown_priority_of_a_chat_is_normal_with_a_warning(caplog):
         assert session.history[0].priority is Priority.NORMAL
         with pytest.raises(ConfigurationError, match="'URGENT'"):
             await session.chat("hi", priority="urgnet")
-        for say in (session.schedule, partial(session.delegate, "tutor")):
+        for say in (partial(session.schedule, after=1), partial(session.delegate, "tutor")):
             with pytest.raises(ConfigurationError, match="URGENT, HIGH, NORMAL, LOW"):
                 await say("hi", priority="whatever")
     assert "priority 'whatever' is unknown" in caplog.text
