@@ -15,6 +15,7 @@ SOAKED := tests/journal tests/mutation \
 	tests/agents/approvals/test_approval_property.py tests/agents/approvals/test_ungranted.py \
 	tests/agents/definitions/test_instructions.py \
 	tests/agents/properties/test_control_property.py tests/agents/properties/test_each_step.py \
+	tests/agents/properties/test_named_types.py \
 	tests/agents/properties/test_session_log.py \
 	tests/agents/turns/test_double_texting.py tests/cluster/nodes \
 	tests/memory/longterm tests/memory/test_histories.py

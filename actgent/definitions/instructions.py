@@ -91,26 +91,36 @@ _KINDS = {"string": "text", "array": "a list", "object": "an object", "integer":
 
 @attrs.frozen(kw_only=True)
 class AgentFolder:
-    """What the files of an agent say."""
+    """The definition of an agent in a folder, as `read_folder` reads it."""
 
     path: Path
+    """The folder."""
     name: str
+    """The agent's name."""
     role: str = ""
+    """Who the agent is; empty if brain.md does not say it, as in the two fields below."""
     goal: str = ""
+    """What the agent is for."""
     capabilities: str = ""
+    """What the agent can do."""
     body: str = attrs.field(default="", repr=False)
-    """What the system prompt says further: the text of brain.md, AGENTS.md, and the list of skills."""
+    """Further text of the system prompt: the text of brain.md, AGENTS.md, and the list of skills."""
     instructions: tuple[Instruction, ...] = ()
+    """The forms of answer, in the order of brain.md."""
     protocol: str | None = None
-    """None is `simple` for an agent with instructions, and `bare` for one without."""
+    """Name of the protocol; None is `simple` for an agent with instructions, and `bare` for one without."""
     strategy: str | None = None
+    """Name of the strategy of `react`; None is its default."""
     llm: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """See `settings.SCHEMA`; may hold a key."""
     handler_timeout: float = 30.0
+    """Seconds that an async handler or hook may take."""
     on_busy: OnBusy = "queue"
+    """What a message does while its session works."""
     limits: Limits = attrs.field(factory=Limits)
+    """The bounds of a turn."""
     max_tokens: int | None = None
-    """Of the conversation that the model is shown."""
+    """Tokens of the conversation that the model is shown; None is the memory's default."""
     tool_names: tuple[str, ...] | None = None
     """The tools of its own code that it has; None is all of them."""
     code: Mapping[str, str] = attrs.field(factory=dict, repr=False)
@@ -120,6 +130,7 @@ class AgentFolder:
     servers: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
     """What `mcp_config.json` says of each server; may hold a key."""
     skills: tuple[Skill, ...] = ()
+    """The skills in `skills/`, which the agent's model can load."""
 
 
 def read_folder(path: str | os.PathLike[str], *, tools: Iterable[str] = ()) -> AgentFolder:

@@ -225,7 +225,7 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
         def read(cls, value: Any, convert: Convert) -> Any:
             return _read_member(_in_order(value, members, known_keys()), value, convert)
 
-    Choice.__name__ = "_or_".join(map(name_of, members))[:64]
+    Choice.__name__ = "_or_".join(map(union_label, members))[:64]
     return Choice
 
 
@@ -248,11 +248,11 @@ def _read_member(members: Sequence[tuple[Any, bool]], value: Any, convert: Conve
         try:
             read = convert(member, value)
         except ValueError as error:
-            reasons.append(f"{name_of(member)} ({bounded_text(str(error))})")
+            reasons.append(f"{union_label(member)} ({bounded_text(str(error))})")
             continue
         if not is_loose:
             return read
-        loose[name_of(member)] = read
+        loose[union_label(member)] = read
     if len(loose) > 1:
         raise ValueError(f"it fits {' and '.join(loose)}: leave out the members that its class does not have")
     if loose:
@@ -324,7 +324,7 @@ def _types_of(schema: Mapping[str, Any]) -> set[str] | None:
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-def name_of(member: Any) -> str:
+def union_label(member: Any) -> str:
     """Return the name of a member of a union, as errors call it."""
     return "null" if member is type(None) else getattr(member, "__name__", str(member))
 

@@ -30,11 +30,11 @@ from .foreign_types import (
     choice_placeholder,
     could_both_fit,
     is_pydantic,
-    name_of,
     needs_choice,
     object_schema,
     pydantic_placeholder,
     schema_in,
+    union_label,
 )
 
 _STRING = msgspec.Meta(extra_json_schema={"type": "string"})
@@ -303,7 +303,7 @@ class CompiledType:
     def ambiguous_pair(self) -> tuple[str, str] | None:
         """Return the names of two classes of a union that one object may fit; None if there are none."""
         for members in self.unions:
-            schemas = [(name_of(member), object_schema(member)) for member in members]
+            schemas = [(union_label(member), object_schema(member)) for member in members]
             for (name, one), (other_name, other) in itertools.combinations(schemas, 2):
                 if could_both_fit(one, other):
                     return name, other_name
