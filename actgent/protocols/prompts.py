@@ -244,6 +244,9 @@ class PromptManager:
 
     def _once(self, kind: str, session: PromptSession, memory: ModelView | None, render: Live) -> str:
         """A prompt as it was rendered last, unless the state or what memory gives has changed since."""
+        session = getattr(
+            session, "_here", session
+        )  # a public `Session` holds the context that has these facts
         key, said = (kind, session.id, session.owner), "" if memory is None else memory.context()
         kept = self._kept.get(key)
         if kept is not None and kept.number == session.state_number and kept.memory == said:

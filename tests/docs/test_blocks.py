@@ -140,7 +140,11 @@ def test_each_block_says_its_language(page):
     text = page.read_text(encoding="utf-8")
     opened = re.findall(r"^```+([^\n`]*)\n.*?^```+$", text, re.MULTILINE | re.DOTALL)
     directives = {"{toctree}", "{eval-rst}", "{raw} html", "{include}", "{glossary}"}
-    foreign = {"{code-block} python"} if page.parent.name == "migration" else set()
+    foreign = (
+        {"{code-block} python", "{code-block} typescript", "{code-block} yaml"}
+        if page.parent.name == "migration"
+        else set()
+    )
     said = {name.strip() for name in opened}
     assert {re.sub(r"(?<=\}) \.\..*", "", name) for name in said} <= LANGUAGES | directives | foreign | {""}
 

@@ -222,3 +222,15 @@ async def test_a_model_that_fails_makes_no_session(autojump_clock):
     async with BareAgent("clerk", llm=ScriptedLLM([]), models={"enhancer": slow}, limits=limits) as agent:
         with pytest.raises(ModelTimeout, match="5 s"):
             await agent.create_session("ada", "hello", enhance_prompt=True)
+
+
+async def test_the_prompt_manager_takes_a_session():
+    """A program renders the assistant prompt of a session as the model sees it."""
+    llm = ScriptedLLM(["Hello."])
+    prompt = "I talk with {{ session.owner }} about {{ state.get('topic', 'all') }}."
+    async with BareAgent("host", llm=llm, assistant_prompt=prompt) as agent:
+        session = await agent.create_session("ada")
+        session.state.dispatch(lambda _: ("topic", "tea"))
+        assert agent.prompts.assistant_prompt(session) == "I talk with ada about tea."
+        await agent.run("Hi", session=session)
+    assert llm.chats[0].messages[0].parts[0].text == "I talk with ada about tea."
