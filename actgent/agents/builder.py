@@ -10,7 +10,7 @@ import attrs
 from actgent.agents.steps import StepsAgent
 from actgent.control.limits import Limits
 from actgent.database.database import Database
-from actgent.definitions.instructions import read_folder
+from actgent.definitions.instructions import AgentFolder, read_folder
 from actgent.definitions.tools_file import load_tools
 from actgent.errors import ConfigurationError, nearest
 from actgent.llm.adapters import ModelLike
@@ -136,15 +136,20 @@ class AgentBuilder:
     _hooks: tuple[Callable[[Agent], object], ...] = attrs.field(default=(), repr=False)
 
     @classmethod
-    def from_folder(cls, path: str | os.PathLike[str], *, tools: Iterable[Tool | Toolset] = ()) -> Self:
-        """Start with what a folder says; `tools` come on top of its own, whose code is run here.
+    def from_folder(
+        cls, path: str | os.PathLike[str] | AgentFolder, *, tools: Iterable[Tool | Toolset] = ()
+    ) -> Self:
+        """Start with the definition in a folder, given by its path or as `read_folder` returned it.
+
+        The code of the folder's tools is run here; `tools` are added to them.
 
         Raises:
             InvalidFolder: something is wrong in it; the text has a line for each thing that is.
             ConfigurationError: a variable that its mcp_config.json names is not set.
         """
         given = tuple(tools)
-        read = read_folder(path, tools=[tool.name for tool in given if isinstance(tool, Tool)])
+        names = [tool.name for tool in given if isinstance(tool, Tool)]
+        read = path if isinstance(path, AgentFolder) else read_folder(path, tools=names)
         named = (*load_tools(read), *given)
         builder = cls(
             read.name,

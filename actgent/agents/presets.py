@@ -107,7 +107,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
         check_routes(routes or {}, kind=Agent)
         self.routes = dict(routes or {})
         known, types = forms_of(options.get("instructions", ())), types_of(options.get("types", ()))
-        described = {each.name for each in (*known, *types)}
+        described = {*(each.name for each in known), *(each.name for each in types)}
         options["instructions"] = [*known, *_actions(self.routes, described)]
         options["types"] = types
         super().__init__(name, output=output, **options)

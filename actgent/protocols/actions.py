@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from actgent.errors import EmptyAnswer, ParseError
+from actgent.errors.printable import quoted
 from actgent.messages import Event, ToolCall
 from actgent.structured.extract import loads, unfenced, visible
 from actgent.structured.schemas import schema_check
@@ -254,8 +255,9 @@ def misfit(value: dict[str, Any], kind: ClassificationType) -> str | None:
     value = _without_repeated_name(value, kind)
     content, data = value.get("content"), fitting(value, kind)
     if (isinstance(content, str) and content.strip()) or data not in (None, ""):
-        is_content = data is None or data is content
-        return beside_instruction(kind, content, value, _IN_TYPED) if is_content else None
+        if data is not None and data is not content:
+            return None
+        return _second_value(kind, content, value) or beside_instruction(kind, content, value, _IN_TYPED)
     whole = is_whole_answer(kind.schema) or "content" not in value
     reason = form_reason(kind, _members(value) if whole else content)
     return f"content of {kind.name!r}: {reason or 'it is empty'}"
@@ -279,6 +281,17 @@ def _second_type(content: Any, kind: ClassificationType) -> str | None:
     if inner is None or inner == kind.name:
         return None
     return f"the answer names two types, {kind.name!r} and {inner!r:.200}: name exactly one"
+
+
+def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, Any]) -> str | None:
+    """Explain that a member of the content has another value outside of the content; None if no member has."""
+    if kind.tool is None or not isinstance(content, dict) or is_whole_answer(kind.schema):
+        return None
+    known = content.keys() | (member_names(kind.schema) or frozenset())
+    for key in value.keys() & known - _IN_TYPED:
+        if key not in content or content[key] != value[key]:
+            return f"{quoted(key)} stands beside the content of {kind.name!r}: put it into the content"
+    return None
 
 
 def beside_instruction(

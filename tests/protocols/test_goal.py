@@ -614,13 +614,13 @@ def test_a_custom_action_gets_a_copy():
     assert seen.state["notes"] == ["good"]
 
 
-@pytest.mark.parametrize("name", ["plan", "evaluate", " "])
+@pytest.mark.parametrize("name", ["plan", "evaluate", "Plan", " "])
 def test_names_of_custom_actions(name):
-    """The loop's own actions cannot be replaced."""
+    """The actions of the loop cannot be replaced, and letter case alone does not tell two actions apart."""
     with pytest.raises(ConfigurationError, match="a name of its own"):
         CustomAction(name, "", note)
     with pytest.raises(ConfigurationError, match="two custom actions are named 'note'"):
-        Goal(actions=[NOTE, NOTE])
+        Goal(actions=[NOTE, attrs.evolve(NOTE, name="Note")])
 
 
 def test_a_goal_needs_an_iteration():

@@ -48,7 +48,7 @@ class CustomAction:
     """The form of its params, a JSON Schema or a template; an empty one takes any."""
 
     def __attrs_post_init__(self) -> None:
-        if not self.name.strip() or self.name in ACTIONS:
+        if not self.name.strip() or self.name.strip().casefold() in ACTIONS:
             taken = ", ".join(ACTIONS)
             raise ConfigurationError(
                 f"custom action {self.name!r}: it needs a name of its own, and not {taken}"

@@ -132,8 +132,8 @@ class Goal(Protocol):
         self.max_iterations: int = max_iterations
         given = tuple(actions)
         self.actions = {action.name: action for action in given}
-        if len(self.actions) != len(given):
-            names = [action.name for action in given]
+        names = [action.name.casefold() for action in given]
+        if len(set(names)) != len(given):
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigurationError(f"two custom actions are named {twice!r}: each needs a name of its own")
         self._decisions = DecisionReader(self.actions, tasks)

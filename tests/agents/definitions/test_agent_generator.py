@@ -2,6 +2,7 @@
 
 import json
 
+import attrs
 import pytest
 
 from actgent import (
@@ -109,3 +110,5 @@ def test_a_generator_in_tools_py_is_known_to_the_check(tmp_path):
     ]
     agent = AgentBuilder.from_folder(folder).protocol("react").llm(ScriptedLLM([])).build()
     assert (agent.name, agent.tools.mapped) == ("smith", {"AgentGenerator"})
+    changed = attrs.evolve(read_folder(folder), role="a maker of agents")
+    assert AgentBuilder.from_folder(changed).llm(ScriptedLLM([])).build().profile.role == "a maker of agents"

@@ -161,6 +161,22 @@ async def test_simple_refuses_content_that_names_another_type():
     assert (events, results) == ([("Delete", {"name": "bob"})], ["deleted bob"])
 
 
+@pytest.mark.parametrize(
+    ("content", "beside", "runs"),
+    [
+        ({"name": "bob"}, {"name": "alice"}, []),
+        ({"name": "bob"}, {"name": "bob"}, ["deleted bob"]),
+        ({"name": "bob"}, {"confidence": 0.9}, ["deleted bob"]),
+    ],
+)
+async def test_a_member_with_two_values_is_asked_again(content, beside, runs):
+    """A value beside the content that differs from the one in it may be the one that is meant."""
+    answer = json.dumps({"messageType": "Delete", "content": content, **beside})
+    plain = json.dumps({"messageType": "DIRECT_RESPONSE", "content": "Done."})
+    _, results, _, _ = await results_of((CREATE, DELETE), answer, plain, kind=SimpleAgent)
+    assert results == runs
+
+
 async def test_the_router_refuses_an_intent_and_another_type():
     """An answer that names an action and another type is asked again."""
     both = {
