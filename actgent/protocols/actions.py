@@ -290,7 +290,7 @@ def _second_value(kind: ClassificationType, content: Any, value: Mapping[str, An
     known = content.keys() | (member_names(kind.schema) or frozenset())
     for key in value.keys() & known - _IN_TYPED:
         if key not in content or content[key] != value[key]:
-            return f"{quoted(key)} stands beside the content of {kind.name!r}: put it into the content"
+            return f"{quoted(key)} is outside of the content of {kind.name!r}: put it into the content"
     return None
 
 

@@ -211,7 +211,7 @@ def member_names(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _check_own_name(kind: ClassificationType, known: Mapping[str, ClassificationType]) -> None:
-    """Refuse a schema of a whole answer in which another name stands than the type's own."""
+    """Refuse a schema of a whole answer with a name that is not the name of the type."""
     if not is_whole_answer(kind.schema):
         return
     if is_json_schema(kind.schema):
