@@ -349,9 +349,10 @@ class _Reading:
         return self._checked(path, document, self._name(key, path, document), tools)
 
     def _name(self, key: str | None, path: str, document: Document) -> str:
-        """Return the name that the instruction's file gives; without it the key in brain.md, or the name of the file."""
-        own = document.values.get("instructionName", document.values.get("name"))
-        return own or key or path.rpartition("/")[2].removesuffix(".md")
+        """Return `instructionName` of the file; without it the key in brain.md, `name` of the file, or the name of the file."""
+        values = document.values
+        file_name = path.rpartition("/")[2].removesuffix(".md")
+        return values.get("instructionName") or key or values.get("name") or file_name
 
     def _checked(
         self, path: str, document: Document, name: str, tools: frozenset[str] | None

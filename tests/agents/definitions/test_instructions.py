@@ -107,12 +107,17 @@ def test_a_missing_name_is_the_name_of_the_folder(write, monkeypatch):
     ] * 4
 
 
-def test_the_name_in_the_file_of_an_instruction_counts(write):
-    """`instructionName` or `name` of the file, else the key in brain.md, else the name of the file."""
-    brain = "---\ninstructions: {a: instructions/creation.md, b: instructions/greeting.md, c: instructions/bye.md}\n---\n"
-    named = "---\nname: farewell\n---\nBye."
-    read = read_folder(write({"brain.md": brain, "instructions/bye.md": named}))
-    assert [each.name for each in read.instructions] == ["Creation", "b", "farewell"]
+def test_the_instruction_name_in_the_file_counts(write):
+    """`instructionName` of the file, else the key in brain.md, else `name` of the file, else the name of the file."""
+    paths = "instructions/creation.md", "instructions/greeting.md", "instructions/bye.md"
+    files = {"instructions/bye.md": "---\nname: farewell\n---\nBye."}
+    brain = "---\ninstructions: {{{}}}\n---\n".format(
+        ", ".join(f"k{n}: {path}" for n, path in enumerate(paths))
+    )
+    read = read_folder(write(files | {"brain.md": brain}))
+    assert [each.name for each in read.instructions] == ["Creation", "k1", "k2"]
+    read = read_folder(write(files | {"brain.md": f"---\ninstructions: [{', '.join(paths)}]\n---\n"}))
+    assert [each.name for each in read.instructions] == ["Creation", "greeting", "farewell"]
 
 
 def test_instructions_are_found_where_none_are_listed(write):
