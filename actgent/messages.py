@@ -470,6 +470,8 @@ class _NoMetadata(Mapping[str, Any]):
 
 
 NO_METADATA: Mapping[str, Any] = _NoMetadata()
+INTERMEDIATE = "intermediate"
+"""The key in the metadata of an agent's message that is a step to the answer, such as a plan, and no answer itself."""
 MAX_METADATA = 16_000
 """Characters of the metadata of a message as JSON."""
 
@@ -544,6 +546,8 @@ class Message:
     """True: an answer that was stopped on the way; its text is what had come until then."""
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
     """What its sender noted beside it, for programs: kept with it, and never shown to a model."""
+    text_calls: tuple[ToolCall, ...] = ()
+    """The calls whose results this message holds, if the model wrote them as text. Native calls are parts of the answer."""
 
     @property
     def text(self) -> str:
@@ -558,8 +562,15 @@ class Message:
         """True for a notice of something that happened beside the conversation and was caused by no turn."""
         return self.sender.kind == "system" and self.correlation_id is None and self.causation_id is not None
 
-    def caused(self, sender: Sender, parts: tuple[Part, ...], *, stage: str | None) -> "Message":
-        """A follow-up of this message in its turn."""
+    def caused(
+        self,
+        sender: Sender,
+        parts: tuple[Part, ...],
+        *,
+        stage: str | None,
+        text_calls: tuple[ToolCall, ...] = (),
+    ) -> "Message":
+        """Return a follow-up of this message in the same turn."""
         return make_message(
             session_id=self.session_id,
             sender=sender,
@@ -568,6 +579,7 @@ class Message:
             correlation_id=self.correlation_id or self.id,
             causation_id=self.id,
             stage=stage,
+            text_calls=text_calls,
         )
 
     @property

@@ -50,7 +50,9 @@ from actgent.runtime.following import (
     Wanted,
     follow_session,
     list_observations,
+    list_recent,
     observe,
+    observe_recent,
 )
 from actgent.runtime.insight import need_journal
 from actgent.runtime.intake import Intake
@@ -321,13 +323,16 @@ class Session(Generic[DataT_co]):
         They are a view of the session's records: each comes once, also over restarts, for those who go on `after` the
         `reader.cursor` that they have; 0 is the beginning, None is from now on. With `types` and a `turn` (the id of a
         message) only those come. Thoughts come while the model writes them. Leaving the block ends the subscription; others
-        go on.
+        go on. Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
 
         Raises:
-            ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `follow`.
+            CursorUnknown, SessionNotFound, JournalError: see `follow`.
         """
         self._agent.check_loop("session.observe()")
         wanted = Wanted(types=types, turn=turn)
+        context = self._here
+        if (recent := context.conversation.recent) is not None:
+            return observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
         return observe(self._agent.journal, self._agent.sessions, self._here.key, after=after, wanted=wanted)
 
     async def observations(
@@ -341,13 +346,17 @@ class Session(Generic[DataT_co]):
         """The first observations behind the record `after`, oldest first, of these types and this turn.
 
         Pass the `number` of the last one for the next page: observations of one record may come on two pages.
+        Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
 
         Raises:
-            ConfigurationError: the runtime has no journal, or the limit is below 1.
+            ConfigurationError: the limit is below 1.
             JournalError: it cannot be read.
         """
         self._agent.check_loop("session.observations()")
         key, wanted = SessionKey(self.agent_name, self.id), Wanted(types=types, turn=turn)
+        if (recent := self._context.conversation.recent) is not None:
+            await trio.lowlevel.checkpoint()
+            return list_recent(recent, after=after, limit=limit, wanted=wanted)
         journal = need_journal(self._agent.journal)
         return await list_observations(journal, key, after=after, limit=limit, wanted=wanted)
 
@@ -833,7 +842,10 @@ class Session(Generic[DataT_co]):
     ) -> MessagePage:
         """Read some of the messages, without the others: the newest, those before a place or date, or those behind one.
 
-        `roles` are the kinds of senders whose messages are wanted, e.g. `("user", "assistant")`. Between two dates come the newest.
+        `roles` are the kinds of senders whose messages are wanted. `("user", "assistant")` is the conversation as users see it:
+        the user's messages and the final answers. Intermediate answers (plans, tool calls, answers that were asked for again) are
+        left out then; `links` of the final answer has them as `steps`. Without roles all messages are read. Between two dates
+        come the newest.
         `page.first` is the place of the first one, from 0: `messages(before=page.first)` is the page before. What is not
         in memory is read from the journal, and not kept.
 
@@ -849,9 +861,10 @@ class Session(Generic[DataT_co]):
         return await read_matching(conversation, MessageFilter.of(before, after, roles), limit=limit)
 
     async def links(self, message: Message | str) -> MessageLinks:
-        """Find what a message of the history has to do with: its turn, its trace, what led to it, calls, results, observations.
+        """Find the turn and trace of a message of the history, its cause, its tool calls, their results and its observations.
 
-        Of what was said from outside these are those of the whole turn. Without a journal there are no observations.
+        The user's message and the final answer are linked to the whole turn, with its intermediate messages as `steps`.
+        Without a journal, observations are those that are still in memory; see `observations`.
 
         Raises:
             ConfigurationError: the history has no such message.
@@ -860,13 +873,8 @@ class Session(Generic[DataT_co]):
         self._agent.check_loop("session.links()")
         known = message if isinstance(message, str) else message.id
         links = await find_links(self._here.conversation, known)
-        if self._agent.journal is None:
-            return links
-        wanted, after = Wanted(types=None, turn=links.turn), 0
-        key, found = SessionKey(self.agent_name, self.id), dict[str, Observed]()
-        while page := await list_observations(
-            self._agent.journal, key, after=after, limit=1000, wanted=wanted
-        ):
+        after, found = 0, dict[str, Observed]()
+        while page := await self.observations(turn=links.turn, after=after, limit=1000):
             found |= {each.id: each for each in page if links.concerns(each)}
             after = page[-1].number
         return attrs.evolve(links, observations=tuple(found.values()))

@@ -182,9 +182,9 @@ class Said:
     last_call: ToolCall | None = None
     """With results of calls that stood in text, which no record holds: the last of the calls."""
     identical: int = 0
+    """How often in a row `last_call` was asked for."""
     called: tuple[ToolCall, ...] = ()
     """All of them, where `last_call` is the last of several."""
-    """How often in a row `last_call` was asked for."""
     redacted: bool = False
     """True: the words are not those that were said, see `redact=`."""
     seconds: float = 0.0
@@ -193,6 +193,14 @@ class Said:
     """Seconds of these in which the call waited for the provider's limits."""
     fitting: Fitting | None = None
     """Where the request that it answers was cut to fit."""
+
+    def with_text_calls(self) -> Message:
+        """Return the message. If it holds results of calls that a model wrote as text, it has these calls too."""
+        if self.last_call is None:
+            return self.message
+        ids = {result.call_id for result in self.message.tool_results}
+        calls = tuple(call for call in self.called or (self.last_call,) if call.id in ids)
+        return attrs.evolve(self.message, text_calls=calls)
 
 
 make_said = maker(Said)

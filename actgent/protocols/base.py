@@ -14,7 +14,17 @@ import attrs
 from actgent.errors import AnswerError, ConfigurationError, ParseError, nearest
 from actgent.errors.printable import quoted, shown
 from actgent.llm.base import Answer, ResponseFormat
-from actgent.messages import Event, Message, Route, Sender, Text, ToolCall, ToolSpec
+from actgent.messages import (
+    INTERMEDIATE,
+    NO_METADATA,
+    Event,
+    Message,
+    Route,
+    Sender,
+    Text,
+    ToolCall,
+    ToolSpec,
+)
 from actgent.structured.extract import extract, loads, visible
 from actgent.structured.output import output_of
 from actgent.structured.schemas import is_json_schema
@@ -386,6 +396,8 @@ class PromptTemplate(abc.ABC):
 
     stages: ClassVar[Sequence[str]] = ()
     """The names of its stages, for `Agent.on_query(stage=)`; empty where all calls are alike."""
+    final_stage: ClassVar[str | None] = None
+    """The stage that answers the user. Answers of other stages are marked as intermediate; None marks no answer."""
 
     def request(self, view: View) -> Request:
         """Return what this call adds to the conversation."""
@@ -394,6 +406,15 @@ class PromptTemplate(abc.ABC):
     def stage_name(self, view: View) -> str | None:
         """Return which of its `stages` this call is; None where it has none."""
         return view.stage
+
+    def answer_metadata(self, view: View) -> Mapping[str, Any]:
+        """Return the metadata of the message that will hold the answer to this call: its stage."""
+        stage = self.stage_name(view)
+        if stage is None:
+            return NO_METADATA
+        if self.final_stage in (None, stage):
+            return {"stage": stage}
+        return {"stage": stage, INTERMEDIATE: True}
 
 
 def _example(
@@ -598,6 +619,7 @@ class _Pair(Protocol):
         self.user_template = template.user_template  # type: ignore[misc]
         self.examples = template.examples  # type: ignore[misc]
         self.stages = template.stages  # type: ignore[misc]
+        self.final_stage = template.final_stage  # type: ignore[misc]
         self.max_iterations = max_iterations
 
     @property
@@ -642,6 +664,7 @@ class WithOutput(Protocol):
         self.assistant_template = protocol.assistant_template  # type: ignore[misc]
         self.user_template = protocol.user_template  # type: ignore[misc]
         self.stages = protocol.stages  # type: ignore[misc]
+        self.final_stage = protocol.final_stage  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
         self.limit_argument = protocol.limit_argument
         self.roles = protocol.roles

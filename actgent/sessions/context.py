@@ -184,6 +184,8 @@ class SessionContext:
         self.watch_deadline()
         if self.log is not None:
             self.log.add(record)
+        elif self.conversation.recent is not None:
+            self.conversation.recent.add_now(record)
 
     def watch_deadline(self) -> None:
         """Have what nobody decides expire in time."""
@@ -396,8 +398,12 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
 
     def write(record: StateRecord) -> None:
         found = known()
-        if found is not None and found.log is not None:
+        if found is None:
+            return
+        if found.log is not None:
             found.log.change(record)
+        elif found.conversation.recent is not None:
+            found.conversation.recent.add_now(record)
 
     return write
 

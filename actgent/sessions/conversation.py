@@ -16,6 +16,8 @@ from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolSpec, Usage, new_id
 
+from .recent_records import RecentRecords
+
 MAX_DESCRIPTION = 2000
 """Characters of a description that are kept with the session; its first message has all of it."""
 DIGEST = 8
@@ -141,6 +143,8 @@ class SessionConversation:
     """Calls of the last answer that have no result yet."""
     offered: OfferedTools | None = None
     """None: the agent's tools never change."""
+    recent: RecentRecords | None = None
+    """The newest records, for observations; None if a journal has all of them."""
     former_ids: bytes = b""
     """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
     _call_ids: set[str] | None = None
@@ -170,6 +174,8 @@ class SessionConversation:
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""
         self.messages.append(message)
+        if self.recent is not None:
+            self.recent.add(message)
         if self._unseen is not None:
             self._show(self._unseen)
         if message.sender.kind == "assistant" and not answered:

@@ -5,7 +5,7 @@ import math
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Context, ContextVar
-from typing import Literal
+from typing import Any, Literal
 
 import attrs
 import trio
@@ -16,7 +16,7 @@ from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.errors.printable import counted, shown
 from actgent.journal.records import Fitting
-from actgent.messages import Message, ToolResult
+from actgent.messages import NO_METADATA, Message, ToolResult
 from actgent.protocols.growing import Growth
 from actgent.support.quick_init import maker
 from actgent.tools.execution import Batch
@@ -165,6 +165,8 @@ class TurnAnswer:
     """Additions of query pre-processors to the next model call."""
     fitting: Fitting | None = None
     """How its request was cut to fit into the model's window, if it was."""
+    metadata: Mapping[str, Any] = NO_METADATA
+    """The metadata of its message: the stage of the protocol, if the protocol has stages."""
 
 
 @attrs.define(eq=False, repr=False)

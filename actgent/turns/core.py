@@ -310,6 +310,8 @@ class AgentCore:
         options = turn.options
         template: PromptTemplate = options.protocol
         request = template.request(view)
+        if template.stages:
+            turn.answer.metadata = template.answer_metadata(view)
         prompts, shown = self.prompts, context.conversation.view
         prompt = prompts.user_prompt(context, view, request, shown) if prompts.user else request.tail
         if turn.answer.aside or options.tail:

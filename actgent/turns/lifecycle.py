@@ -15,13 +15,14 @@ from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import Fenced, JournalError, SessionMoved, Stopped, kind_of
 from actgent.errors.wording import own_words
-from actgent.journal.records import NOT_KEPT, Appended, Resumed
+from actgent.journal.records import NOT_KEPT, Appended, Ended, Resumed
 from actgent.messages import Message
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners, tell_moved
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
+from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Suspension, Turn, checkpoint_of, running_turn
 from actgent.sessions.waiting.task_reports import outcome_of
@@ -248,6 +249,8 @@ class TurnLifecycle:
             self.observer.fail(context, message, error)
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error)
+            elif (recent := context.conversation.recent) is not None:
+                _note_end(recent, message, error=error)
             keep_outcome_of(context, message.id, Outcome(error=error))
 
     # --- leave to another process ----------------------------------------------------------
@@ -306,6 +309,8 @@ class TurnLifecycle:
                 context.mail.unkept = checkpoint_of(
                     turn, context.conversation.messages, state_number=context.state_number
                 )
+        elif (recent := context.conversation.recent) is not None:
+            _note_end(recent, *turn.joined, turn.message, error=turn.control.error, blame=turn.control.blame)
         self.observer.end_turn(context, turn)
 
     def _write_end(
@@ -351,6 +356,23 @@ class TurnLifecycle:
             turn.control.timer.cancel()
             turn.control.over = math.inf
         budget.stop_clock(trio.current_time())
+
+
+def _note_end(
+    recent: RecentRecords, *messages: Message, error: Exception | None, blame: str = "internal"
+) -> None:
+    """Note in memory that messages were dealt with; see `TurnLifecycle._write_end`."""
+    for message in messages:
+        if error is None:
+            recent.add(message.id)
+        else:
+            ended = Ended(
+                message_id=message.id,
+                failed=kind_of(error, blame),
+                error=type(error).__name__,
+                words=own_words(error),
+            )
+            recent.add_now(ended)
 
 
 def _join(future: TurnFuture, turn: Turn) -> None:

@@ -6,10 +6,9 @@ An answer in a form of the agent's, say JSON, holds the words that are shown. A 
 import json
 from collections.abc import Iterator, Sequence
 
-from actgent.errors import UnusableResult
 from actgent.journal.records import Told
 from actgent.messages import Delivery, Event, Message, Reply, Route
-from actgent.tools.outputs.results import to_text
+from actgent.tools.outputs.results import to_json
 
 WORTH = 24
 """Characters from which it is shorter to say where a text stands."""
@@ -46,15 +45,15 @@ def told_elsewhere(reply: Reply) -> Told:
         kind="reply",
         name=name,
         text=reply.text,
-        data=_json(reply.data),
-        reasoning=_json(reply.reasoning),
+        data=to_json(reply.data),
+        reasoning=to_json(reply.reasoning),
     )
 
 
 def _told(
     delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
 ) -> Told:
-    said, data = answer.text, _json(delivery.data)
+    said, data = answer.text, to_json(delivery.data)
     quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
     plain_at = _place_of(text, said)
     text_at, data_at = plain_at or _place_of(quoted, said), _place_of(data, said)
@@ -68,18 +67,8 @@ def _told(
         text_at=text_at,
         data_at=data_at,
         is_quoted=bool(text_at and not plain_at),
-        reasoning=_json(delivery.reasoning) if isinstance(delivery, Reply) else None,
+        reasoning=to_json(delivery.reasoning) if isinstance(delivery, Reply) else None,
     )
-
-
-def _json(data: object) -> str | None:
-    """Structured data as JSON text; None where there is none, or JSON cannot carry it."""
-    if data is None:
-        return None
-    try:
-        return json.dumps(data, ensure_ascii=False) if isinstance(data, str) else to_text(data)
-    except UnusableResult:
-        return None
 
 
 def _place_of(text: str | None, said: str) -> tuple[int, ...]:

@@ -99,8 +99,13 @@ def redacted(record: Record, redact: Redact) -> Record:
 def _said(said: Said, redact: Redact) -> Said:
     message = _message(said.message, redact)
     last_call = None if said.last_call is None else _call(said.last_call, redact)
+    called = tuple([_call(call, redact) for call in said.called])
     return attrs.evolve(
-        said, message=message, last_call=last_call, redacted=message.text != said.message.text
+        said,
+        message=message,
+        last_call=last_call,
+        called=called,
+        redacted=message.text != said.message.text,
     )
 
 

@@ -119,6 +119,7 @@ class Planning(Protocol):
     lookback = 0
     template: ClassVar[str] = WHO
     stages: ClassVar[Sequence[str]] = tuple(ROLES.values())
+    final_stage = ROLES[SYNTHESIZE]
 
     def __init__(self, *, rounds: int = 5, retries: int = 2, model_calls: int = 100) -> None:
         if rounds < 1 or retries < 0 or model_calls < 2:  # noqa: PLR2004 - a plan and an answer

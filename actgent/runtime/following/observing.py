@@ -8,19 +8,24 @@ import attrs
 import trio
 
 from actgent.control.arguments import at_least_one
-from actgent.errors import SessionNotFound
+from actgent.errors import CursorUnknown, SessionNotFound
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
 from actgent.runtime.sessions.table import SessionTable
+from actgent.sessions.context import SessionContext
 from actgent.sessions.following import (
     Followed,
+    LiveText,
     ObservationView,
     Observed,
     ObservedType,
+    RecentHistory,
     TurnNames,
+    Waker,
     growing_thoughts,
     thoughts_id,
 )
+from actgent.sessions.recent_records import RecentRecords
 from actgent.support.leads import for_readers
 
 from .follower import PAGE, SessionFollower, follow_session
@@ -45,7 +50,12 @@ class Wanted:
 class ObservationReader(trio.abc.ReceiveChannel[Observed]):
     """One subscriber's end; closed, it hears no more, and no other subscriber notices."""
 
-    def __init__(self, follower: SessionFollower, view: ObservationView, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        follower: "SessionFollower | RecentFollower",
+        view: ObservationView,
+        wanted: Wanted,
+    ) -> None:
         self._follower = follower
         self._view = view
         self._wanted = wanted
@@ -117,6 +127,116 @@ async def observe(
         if journal is not None:
             await _warm_up(journal, key, view, follower.cursor)
         yield ObservationReader(follower, view, wanted)
+
+
+# --- without a journal -------------------------------------------------------------------
+
+
+class RecentFollower(Waker):
+    """Follows the records that a session without a journal keeps in memory."""
+
+    def __init__(self, recent: RecentRecords, live: LiveText, cursor: int, view: ObservationView) -> None:
+        """Args: `view` reads the records up to the cursor, so that it knows what later ones refer to."""
+        self.cursor = cursor
+        """The number of the last record that was received."""
+        self.live = live
+        self._recent = recent
+        self._history = RecentHistory(recent)
+        self._ready: deque[Followed] = deque()
+        self._news: trio.Event | None = None
+        self._is_closed = False
+        while not self._ready and (records := self._history.read()):
+            for each in records:
+                if each.number > cursor:
+                    self._ready.append(each)
+                else:
+                    deque(view.read(each), maxlen=0)
+
+    def wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    def receive_ready(self) -> Followed | None:
+        """Return the next record; None if no record is waiting.
+
+        Raises:
+            trio.EndOfChannel: The session is closed, and all records were received.
+            trio.ClosedResourceError: The reader was closed.
+        """
+        self.check_open()
+        if not self._ready:
+            self._ready.extend(self._history.read())
+        if not self._ready:
+            if self._recent.is_closed:
+                raise trio.EndOfChannel
+            return None
+        item = self._ready.popleft()
+        self.cursor = item.number
+        return item
+
+    async def move_on(self) -> None:
+        """Wait for a new record, or for growing text."""
+        self._news = trio.Event()
+        await self._news.wait()
+
+    def check_open(self) -> None:
+        """Raise `trio.ClosedResourceError` if the reader was closed."""
+        if self._is_closed:
+            raise trio.ClosedResourceError
+
+    def close(self) -> None:
+        """Receive no more."""
+        self._is_closed = True
+        self.wake()
+
+    async def aclose(self) -> None:
+        """Receive no more; see `trio.abc.AsyncResource`."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def observe_recent(
+    context: SessionContext,
+    recent: RecentRecords,
+    table: SessionTable,
+    *,
+    after: int | None,
+    wanted: Wanted,
+) -> AsyncGenerator[ObservationReader, None]:
+    """Subscribe to the observations of a session without a journal; see `Session.observe`."""
+    if after is not None and after > recent.last:
+        raise CursorUnknown(context.id, after, recent.last)
+    view = ObservationView()
+    live = table.followed.setdefault(context.id, LiveText())
+    live.attach(context)
+    follower = RecentFollower(recent, live, recent.last if after is None else after, view)
+    live.add(follower, thinks=True)
+    recent.readers = [*(recent.readers or ()), follower]
+    try:
+        await trio.lowlevel.checkpoint()
+        yield ObservationReader(follower, view, wanted)
+    finally:
+        readers = [each for each in recent.readers or () if each is not follower]
+        recent.readers = readers or None
+        if live.remove(follower) and table.followed.get(context.id) is live:
+            del table.followed[context.id]
+        follower.close()
+
+
+def list_recent(recent: RecentRecords, *, after: int, limit: int, wanted: Wanted) -> tuple[Observed, ...]:
+    """Return observations of a session without a journal, oldest first; see `Session.observations`."""
+    at_least_one("limit", limit)
+    view, history, found = ObservationView(), RecentHistory(recent), list[Observed]()
+    while len(found) < limit and (records := history.read()):
+        for each in records:
+            observed = [*view.read(each)]
+            if each.number > after:
+                found += filter(wanted.takes, observed)
+    return tuple(found[:limit])
+
+
+# --- with a journal ----------------------------------------------------------------------
 
 
 async def list_observations(

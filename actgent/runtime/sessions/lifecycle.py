@@ -283,6 +283,8 @@ class SessionLifecycle:
         context.closed = True
         if not self.sessions.remove(context):
             return []
+        if context.conversation.recent is not None:
+            context.conversation.recent.close()
         if context.log is not None and context.log.is_temporary:
             self._on_ended(SessionKey(self.name, context.id))
         context.due_index = None

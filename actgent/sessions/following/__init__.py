@@ -2,6 +2,7 @@
 
 from .finding import MessageFilter, MessageLinks, find_links, read_matching
 from .observations import ObservationView, Observed, ObservedType, growing_thoughts, thoughts_id
+from .recent import RecentHistory
 from .records import Follow, Followed, Growing, LiveText, TurnNames, Waker, turn_at_end
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "ObservationView",
     "Observed",
     "ObservedType",
+    "RecentHistory",
     "TurnNames",
     "Waker",
     "find_links",

@@ -1,9 +1,9 @@
-"""Messages of a session by who said them, and when, and what one of them has to do with.
+"""Reads messages of a session by sender and date, and finds the calls and results of the turn of one message.
 
-They are looked for page by page, so that a long session is never in memory whole.
+Messages are read page by page, so that a long session is never in memory whole.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import get_args
 
@@ -11,13 +11,15 @@ import attrs
 
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError, nearest
-from actgent.messages import Message, SenderKind, ToolCall, ToolResult
+from actgent.messages import INTERMEDIATE, Message, SenderKind, ToolCall, ToolResult
 from actgent.sessions.conversation import MessagePage, SessionConversation
 
 from .observations import Observed
 
 PAGE = 200
 """Messages that are looked at together."""
+LOOKAHEAD = 10
+"""Messages that are read behind a page at once."""
 _ROLES: tuple[SenderKind, ...] = get_args(SenderKind)
 
 
@@ -90,7 +92,9 @@ def _checked_roles(roles: Collection[SenderKind]) -> frozenset[SenderKind]:
 async def read_matching(
     conversation: SessionConversation, wanted: MessageFilter, *, limit: int
 ) -> MessagePage:
-    """Read at most so many of the wanted messages: the first behind a place or date, or else the newest.
+    """Read at most `limit` of the wanted messages: the first behind a place or date, or else the newest.
+
+    With roles, intermediate answers are left out: only the messages that a user would see as the conversation are read.
 
     Raises:
         ConfigurationError: `limit` is less than 1.
@@ -103,7 +107,14 @@ async def read_matching(
     while begin < end and len(found) < limit:
         place = {"after": begin - 1} if wanted.is_forward else {"before": end}
         page = await conversation.read(limit=min(PAGE, end - begin), **place)
-        here = [(place, each) for place, each in enumerate(page, page.first) if wanted.wants(each)]
+        left_out = frozenset[str]()
+        if wanted.roles is not None and "assistant" in wanted.roles:
+            left_out = await _intermediate_in(conversation, page)
+        here = [
+            (place, each)
+            for place, each in enumerate(page, page.first)
+            if wanted.wants(each) and each.id not in left_out
+        ]
         if wanted.is_forward:
             begin, found = page.first + len(page), [*found, *here][:limit]
         else:
@@ -112,12 +123,54 @@ async def read_matching(
     return MessagePage(tuple(each for _, each in found), first, total, last)
 
 
+# --- the conversation without its intermediate steps ---------------------------------------
+
+
+def intermediate_answers(messages: Sequence[Message], *, after: Message | None = None) -> frozenset[str]:
+    """Return the ids of the answers that are steps to another answer: plans, tool calls, answers that were asked for again.
+
+    The messages are consecutive; `after` is the one that follows the last of them, notices left out.
+    """
+    found = set[str]()
+    for message in reversed(messages):
+        if message.sender.kind == "assistant" and _is_intermediate(message, after):
+            found.add(message.id)
+        if not message.is_note:
+            after = message
+    return frozenset(found)
+
+
+def _is_intermediate(answer: Message, after: Message | None) -> bool:
+    """Return True if the protocol marked the answer, it calls tools, or the turn went on after it.
+
+    An answer of an instruction with a mapped tool is told to the user before the tool runs, so it is no intermediate one.
+    """
+    if answer.metadata.get(INTERMEDIATE) is True or (answer.tool_calls and not answer.cut):
+        return True
+    if after is None or answer.correlation_id is None or after.correlation_id != answer.correlation_id:
+        return False
+    calls = after.text_calls
+    return not (calls and all(call.mapped for call in calls))
+
+
+async def _intermediate_in(conversation: SessionConversation, page: MessagePage) -> frozenset[str]:
+    """Return the ids of the intermediate answers of a page; what follows the page is looked at as well."""
+    following, place = None, page.last
+    while following is None:
+        behind = await conversation.read(limit=LOOKAHEAD, after=place)
+        if not behind.messages:
+            break
+        following = next((each for each in behind if not each.is_note), None)
+        place = behind.last
+    return intermediate_answers(page.messages, after=following)
+
+
 # --- what a message has to do with ---------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class MessageLinks:
-    """What one message of a session has to do with."""
+    """The turn of one message of a session: its cause, calls, results and observations."""
 
     message: Message
     turn: str
@@ -129,9 +182,13 @@ class MessageLinks:
     effects: tuple[str, ...]
     """The ids of those that it led to, oldest first."""
     calls: tuple[ToolCall, ...]
-    """Tool calls of the message, or of its turn where it was said from outside."""
+    """Tool calls of the message, native ones and those written as text; all of its turn if `is_whole_turn`."""
     results: tuple[ToolResult, ...]
-    """Their results, as far as there are any."""
+    """The results of these calls, as far as there are any."""
+    steps: tuple[Message, ...] = ()
+    """If `is_whole_turn`: the messages between the user's message and the final answer, such as the plan, in order."""
+    is_whole_turn: bool = False
+    """True for the user's message and the final answer of a turn: they are linked to all of the turn."""
     observations: tuple[Observed, ...] = ()
 
     @property
@@ -140,18 +197,18 @@ class MessageLinks:
         return None if self.traceparent is None else self.traceparent.split("-")[1]
 
     def concerns(self, observed: Observed) -> bool:
-        """Return True if an observation of its turn is of this message, or it was said from outside."""
-        if self.message.id == self.turn:
+        """Return True if an observation of the turn belongs to this message, or the message is linked to the whole turn."""
+        if self.is_whole_turn:
             return True
         ids = {self.message.id, *(call.id for call in self.calls)}
         return any(observed.id == each or observed.id.startswith(f"{each}/") for each in ids)
 
 
 async def find_links(conversation: SessionConversation, message_id: str) -> MessageLinks:
-    """Find what a message has to do with, from what was said; observations stand in the journal.
+    """Find the calls, results and other messages of the turn of a message. Observations are not looked for.
 
     Raises:
-        ConfigurationError: there is no such message.
+        ConfigurationError: The history has no message of this id.
     """
     known, end = list[Message](), len(conversation.messages)
     while end > 0 and not any(_begins(each, message_id, known) for each in known):
@@ -163,11 +220,15 @@ async def find_links(conversation: SessionConversation, message_id: str) -> Mess
     return _links_of(message, known)
 
 
-def _links_of(message: Message, known: list[Message]) -> MessageLinks:
+def _links_of(message: Message, known: Sequence[Message]) -> MessageLinks:
     turn = message.correlation_id or message.id
     began = next((each for each in known if each.id == turn), message)
     of_turn = [each for each in known if each.correlation_id == turn]
-    calls = tuple(call for each in (message, *of_turn * (turn == message.id)) for call in each.tool_calls)
+    is_whole_turn = message.id == turn or _is_final(message, known)
+    related = (message, *of_turn) if is_whole_turn else _with_results(message, of_turn)
+    calls = tuple(
+        {call.id: call for each in related for call in (*each.tool_calls, *each.text_calls)}.values()
+    )
     ids = {call.id for call in calls} | {result.call_id for result in message.tool_results}
     results = (result for each in of_turn for result in each.tool_results)
     return MessageLinks(
@@ -178,10 +239,32 @@ def _links_of(message: Message, known: list[Message]) -> MessageLinks:
         effects=tuple(each.id for each in known if each.causation_id == message.id),
         calls=calls,
         results=tuple(each for each in results if each.call_id in ids),
+        steps=_steps(of_turn) if is_whole_turn else (),
+        is_whole_turn=is_whole_turn,
     )
 
 
-def _begins(each: Message, message_id: str, known: list[Message]) -> bool:
+def _is_final(message: Message, known: Sequence[Message]) -> bool:
+    return message.sender.kind == "assistant" and message.id not in intermediate_answers(known)
+
+
+def _steps(of_turn: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages of a turn that are no final answer and hold something."""
+    steps = intermediate_answers(of_turn)
+    return tuple(
+        each for each in of_turn if each.parts and (each.sender.kind != "assistant" or each.id in steps)
+    )
+
+
+def _with_results(message: Message, of_turn: Sequence[Message]) -> Sequence[Message]:
+    """Return a message, and the message right behind it that holds the results of its calls."""
+    if message.sender.kind != "assistant" or message not in of_turn:
+        return (message,)
+    behind = of_turn[of_turn.index(message) + 1 :]
+    return (message, behind[0]) if behind and behind[0].sender.kind == "tool" else (message,)
+
+
+def _begins(each: Message, message_id: str, known: Sequence[Message]) -> bool:
     """Return True if this is the outside message of the turn of a message that is known."""
     found = next((one for one in known if one.id == message_id), None)
     return found is not None and each.id == (found.correlation_id or found.id)

@@ -242,7 +242,7 @@ class Reader:
             self._turn.pay(record)
 
     def _say(self, said: Said) -> None:
-        message = said.message
+        message = said.message if said.last_call is None else said.with_text_calls()
         if not message.is_note:
             self._asking = message if message.tool_calls and not message.cut else None
         self._take(message)

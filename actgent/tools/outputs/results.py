@@ -114,6 +114,16 @@ def to_text(value: object) -> str:
         raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
 
 
+def to_json(data: object) -> str | None:
+    """Return structured data as JSON text; None if there is no data, or JSON cannot carry it."""
+    if data is None:
+        return None
+    try:
+        return json.dumps(data, ensure_ascii=False) if isinstance(data, str) else to_text(data)
+    except UnusableResult:
+        return None
+
+
 def controls_shown(text: str) -> str:
     """Text with its control characters as pictures, and `?` for what UTF-8 cannot carry."""
     text = _carried(text)

@@ -197,7 +197,7 @@ class ModelCaller:
         growth, turn.answer.growth, turn.answer.first_at = turn.answer.growth, None, None
         if growth is not None and (text := growth.text.read()):
             parts = (Text(text),)
-            said = self._said(context, parts, turn.answer.id, turn.message, cut=True)
+            said = self._said(context, turn, parts, turn.message, cut=True)
             context.conversation.append(said)
             if context.log is not None:
                 context.log.add(Said(message=said, calls=turn.progress.calls))
@@ -218,7 +218,7 @@ class ModelCaller:
         parts, calls = context.conversation.with_own_calls(answer.parts)
         if cut:
             calls = ()
-        said = self._said(context, parts, turn.answer.id, message, cut=cut)
+        said = self._said(context, turn, parts, message, cut=cut)
         context.conversation.append(said)
         if context.log is not None:
             context.log.add(
@@ -239,16 +239,17 @@ class ModelCaller:
         return calls
 
     def _said(
-        self, context: SessionContext, parts: tuple[Part, ...], answer_id: str, to: Message, *, cut: bool
+        self, context: SessionContext, turn: Turn, parts: tuple[Part, ...], to: Message, *, cut: bool
     ) -> Message:
         return make_message(
-            id=answer_id,
+            id=turn.answer.id,
             session_id=context.id,
             sender=self.sender,
             parts=parts,
             correlation_id=to.correlation_id or to.id,
             causation_id=to.id,
             cut=cut,
+            metadata=turn.answer.metadata,
         )
 
 

@@ -47,6 +47,8 @@ def _count_calls(turn: Turn, budget: Budget, calls: Sequence[ToolCall]) -> None:
 
 def _closing(results: Message, turn: Turn, usage: Usage) -> Said:
     """Build the record of results, and of calls that no other record holds; `usage` is that of sessions that worked for them."""
+    if results.text_calls:  # `last_call` and `called` hold them in the journal
+        results = attrs.evolve(results, text_calls=())
     last = turn.progress.last_call
     if last is None or last.native:
         return make_said(
@@ -328,7 +330,8 @@ class ToolCaller:
         The journal hears of it unless the process ends: then the next start goes on with what is known by then.
         """
         results = batch.results()
-        closing = message.caused(TOOLS, results, stage=stage)
+        in_text = tuple([call for call in batch.calls if not call.native])
+        closing = message.caused(TOOLS, results, stage=stage, text_calls=in_text)
         context.conversation.append(closing)
         if context.log is not None and (is_over or turn.is_ending):
             context.log.say_results(_closing(closing, turn, context.conversation.take_unwritten()))

@@ -216,10 +216,12 @@ async def test_a_message_leads_to_its_trace_calls_and_observations():
         kinds = [each.type for each in links.observations]
         assert kinds == ["TOOL_CALL", "TOOL_EXECUTION", "FINAL_RESPONSE"]
         of_answer = await session.links(answer)
-        assert (of_answer.turn, of_answer.cause, of_answer.calls) == ("m1", results.id, ())
-        assert [each.type for each in of_answer.observations] == ["FINAL_RESPONSE"]
+        assert (of_answer.turn, of_answer.cause, of_answer.calls) == ("m1", results.id, (call,))
+        assert (of_answer.results, of_answer.steps) == (links.results, (calling, results))
+        assert [each.type for each in of_answer.observations] == kinds
         of_calling = await session.links(calling)
         assert (of_calling.message, of_calling.calls, of_calling.effects) == (calling, (call,), ())
+        assert of_calling.steps == ()
         assert [each.type for each in of_calling.observations] == ["TOOL_CALL", "TOOL_EXECUTION"]
         other = await session.links("m2")
         assert (other.trace_id, other.calls) == (None, ())
@@ -229,12 +231,13 @@ async def test_a_message_leads_to_its_trace_calls_and_observations():
 
 
 async def test_links_need_no_journal():
-    """Without one there are no observations, and the rest is there."""
+    """Observations are those that memory has."""
     async with BareAgent("clerk", llm=ScriptedLLM(["Hello."])) as agent:
         session = await agent.create_session("ada")
         await agent.run("hi", session=session, sender=Sender("bob"), message_id="m")
         links = await session.links("m")
-        assert (links.observations, links.effects) == ((), (session.history[1].id,))
+        assert [each.content for each in links.observations] == ["Hello."]
+        assert links.effects == (session.history[1].id,)
 
 
 # --- of messages that come later, or go to other agents ----------------------------------------

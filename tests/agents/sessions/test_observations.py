@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from actgent import Approve, BareAgent, PlanAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
-from actgent.errors import ModelTimeout
+from actgent.errors import CursorUnknown, ModelTimeout
 from actgent.sessions.following import growing_thoughts
 
 NAMES = {"role": "clerk", "goal": "help", "capabilities": "words"}
@@ -39,9 +39,10 @@ async def collected(reader, until):
     return found
 
 
-@pytest.fixture
-async def runtime():
-    async with open_runtime(journal="memory:") as opened:
+@pytest.fixture(params=[None, "memory:"])
+async def runtime(request):
+    """Without a journal the records are kept in memory, and the observations are the same."""
+    async with open_runtime(journal=request.param) as opened:
         yield opened
 
 
@@ -164,6 +165,65 @@ async def test_typed_answers_and_changes_of_the_state_are_observed(runtime):
     assert (changed.type, changed.content, changed.turn) == ("STATE_UPDATE", {"color": "red"}, "")
     assert (answer.type, answer.content) == ("FINAL_RESPONSE", "Good day.")
     assert answer.metadata["message_type"] == "DIRECT_RESPONSE"
+
+
+async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
+    """Memory is bounded; the numbers of what is left stay the same."""
+    monkeypatch.setattr("actgent.sessions.recent_records.MAX_RECORDS", 40)
+    monkeypatch.setattr("actgent.sessions.recent_records._SLACK", 10)
+    async with BareAgent("a", llm=ScriptedLLM(lambda chat: chat.messages[-1].parts[0].text)) as agent:
+        session = await agent.create_session("ada")
+        for n in range(5):
+            await agent.run(f"q{n}", session=session)
+        (first, *_) = kept = await session.observations()
+        for n in range(5, 30):
+            await agent.run(f"q{n}", session=session)
+        newest = await session.observations()
+        assert [each.content for each in kept] == [f"q{n}" for n in range(5)]
+        assert newest[-1].content == "q29"
+        assert 5 < len(newest) < 15
+        assert newest[-1].number - newest[-2].number == kept[-1].number - kept[-2].number
+        async with session.observe(after=first.number) as reader:
+            assert (await reader.receive()) == newest[0]
+
+
+async def test_a_subscription_ends_with_a_session_without_a_journal():
+    """What was there is received first."""
+    async with BareAgent("a", llm=ScriptedLLM(["one"])) as agent:
+        session = await agent.create_session("ada")
+        async with session.observe() as reader:
+            await agent.run("1", session=session)
+            await session.aclose()
+            assert [each.content async for each in reader] == ["one"]
+        assert [each.content for each in await session.observations()] == ["one"]
+
+
+async def test_a_cursor_ahead_of_the_records_is_refused():
+    """It is of another session."""
+    async with BareAgent("a", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(CursorUnknown):
+            async with session.observe(after=7):
+                pass
+
+
+async def test_messages_answered_together_are_one_turn_with_and_without_a_journal():
+    """It is named by the last of them."""
+    for journal in (None, "memory:"):
+        async with open_runtime(journal=journal) as runtime:
+            release = trio.Event()
+
+            async def answer(chat, release=release):
+                await release.wait()
+                return f"{len(chat.messages)}"
+
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(answer), on_busy="collect"))
+            session = await agent.create_session("ada", "first")
+            second, third = await session.chat("second"), await session.chat("third")
+            release.set()
+            await session.wait_idle()
+            assert second != third
+            assert [each.turn for each in await session.observations()][-1] == third
 
 
 async def test_thoughts_come_while_the_model_writes_them(runtime):

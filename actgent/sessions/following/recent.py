@@ -1,0 +1,83 @@
+"""Reads the records that a session without a journal keeps in memory."""
+
+from actgent.journal.feed import Written
+from actgent.journal.records import Appended, Delivered, Ended, Record, Said, Told
+from actgent.messages import Event, Message, Reply, Route
+from actgent.sessions.recent_records import Entry, RecentRecords
+from actgent.tools.outputs.results import to_json
+
+from .records import Followed, TurnNames
+
+
+class RecentHistory:
+    """Turns the entries of `RecentRecords` into numbered records with their turns, in order."""
+
+    def __init__(self, recent: RecentRecords) -> None:
+        self._recent = recent
+        self._number = recent.dropped
+        """The number of the entry that was read last."""
+        self._names = TurnNames()
+        self._answer: Message | None = None
+        """The last answer of the model."""
+        self._at: float | None = None
+
+    def read(self) -> list[Followed]:
+        """Return the next records: one, or several messages that one turn answers together. Empty if no entry is left."""
+        recent = self._recent
+        self._number = max(self._number, recent.dropped)
+        records: list[Record] = []
+        for entry in recent.entries[self._number - recent.dropped :]:
+            record = self._record_of(entry, joins=bool(records))
+            if records and not isinstance(record, Appended):
+                break
+            records.append(record)
+            if not isinstance(record, Appended):
+                break
+        if not records:
+            return []
+        step = Written(
+            session_id="",
+            agent="",
+            first=self._number + 1,
+            count=len(records),
+            at=self._at,
+            records=tuple(records),
+        )
+        self._number = step.last
+        return list(self._names.name(step, 0))
+
+    def _record_of(self, entry: Entry, *, joins: bool) -> Record:
+        if isinstance(entry, Message):
+            self._at = entry.created_at
+            return self._record_of_message(entry, joins=joins)
+        if isinstance(entry, str):
+            return Ended(message_id=entry)
+        self._at, told = entry
+        return self._record_of_told(told) if isinstance(told, Reply | Event | Route) else told
+
+    def _record_of_message(self, message: Message, *, joins: bool) -> Record:
+        if message.correlation_id is None:
+            is_outside = message.causation_id is None and message.sender.kind != "assistant"
+            return Appended(message_id=message.id, joins=joins) if is_outside else Said(message=message)
+        if message.sender.kind not in ("assistant", "agent"):
+            return Said(message=message)
+        self._answer = message
+        return Said(message=message, stop="end")
+
+    def _record_of_told(self, told: Reply | Event | Route) -> Record:
+        if isinstance(told, Event):
+            return Told(id=told.id, kind="event", name=told.name, data=to_json(told.data))
+        if isinstance(told, Route):
+            return Told(id=told.id, kind="route", name=told.action, data=to_json(told.data))
+        answer = self._answer
+        is_plain = told.data is None and told.message_type is None and told.reasoning is None
+        if is_plain and answer is not None and (told.id, told.text) == (answer.id, answer.text):
+            return Delivered(ids=(told.id,))
+        return Told(
+            id=told.id,
+            kind="reply",
+            name=told.message_type or "",
+            text=told.text,
+            data=to_json(told.data),
+            reasoning=to_json(told.reasoning),
+        )

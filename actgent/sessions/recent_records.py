@@ -1,0 +1,66 @@
+"""The newest records of a session without a journal: the source of its observations."""
+
+import time
+from typing import Protocol
+
+from actgent.journal.records import Record
+from actgent.messages import Event, Message, Reply, Route
+
+MAX_RECORDS = 1000
+"""Records of one session that stay in memory."""
+_SLACK = 250
+"""Records that are dropped at once, so that the list is moved rarely."""
+
+Entry = Message | str | tuple[float, Reply | Event | Route | Record]
+"""A message that entered the conversation; the id of a message whose turn ended with an answer; anything else with its time.
+
+Entries are turned into records when they are read: most sessions are never observed, and a turn pays for a list entry alone.
+"""
+
+
+class Wakeable(Protocol):
+    """A reader that waits for new records."""
+
+    def wake(self) -> None: ...
+
+
+class RecentRecords:
+    """At most `MAX_RECORDS` and some entries, numbered 1, 2, 3 ...; older ones are dropped."""
+
+    __slots__ = ("dropped", "entries", "is_closed", "readers")
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.dropped = 0
+        """The number of the newest entry that was dropped; 0 if all entries are there."""
+        self.readers: list[Wakeable] | None = None
+        self.is_closed = False
+        """True if the session is over: no entry will be added."""
+
+    @property
+    def last(self) -> int:
+        """The number of the newest entry; 0 if there are no entries."""
+        return self.dropped + len(self.entries)
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry, and wake the readers."""
+        entries = self.entries
+        entries.append(entry)
+        if len(entries) > MAX_RECORDS + _SLACK:
+            del entries[:_SLACK]
+            self.dropped += _SLACK
+        if self.readers is not None:
+            self._wake()
+
+    def add_now(self, entry: Reply | Event | Route | Record) -> None:
+        """Add an entry that bears no time itself."""
+        self.add((time.time(), entry))
+
+    def close(self) -> None:
+        """Let readers end after the entries that are there."""
+        self.is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for reader in self.readers or ():
+            reader.wake()
