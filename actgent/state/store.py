@@ -17,6 +17,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -482,10 +483,15 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def _name(action: object) -> str:
-    """Return the name of an action in the history."""
+    """Return the name of an action in the history; empty for lambdas and plain changes, which have none."""
     if isinstance(action, str):
         return action
-    return getattr(action, "__name__", type(action).__name__) if callable(action) else ""
+    if not callable(action):
+        return ""
+    while isinstance(action, partial):
+        action = action.func
+    name: str = getattr(action, "__name__", type(action).__name__)
+    return "" if name == "<lambda>" else name
 
 
 def _to_pairs(returned: object) -> Sequence[Pair]:

@@ -3,6 +3,7 @@
 Nothing is stored for them: the same records make the same observations, with the same ids, whenever they are read.
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +24,7 @@ from actgent.journal.records import (
     Told,
 )
 from actgent.messages import Thinking, ToolResult
+from actgent.protocols.plan import STATE as PLAN
 
 from .records import Followed
 
@@ -50,6 +52,8 @@ _OF_EVENTS: Mapping[str, ObservedType] = {
     "thoughts": "THOUGHTS",
 }
 """What events of the built-in protocols are; all others are an EVENT."""
+_TITLE_KEYS = 3
+"""Keys of a state update that its title names."""
 
 
 @attrs.frozen(kw_only=True)
@@ -164,13 +168,33 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
             about = {"kind": kind, "error": record.error}
             yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.words, about
         case Changed(changes=changes, action=action):
-            yield f"state/{number}", "STATE_UPDATE", action or "State", dict(changes)
+            yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _readable(changes)
         case RolledBack(number=after):
             yield f"state/{number}", "STATE_UPDATE", "State rolled back", {"number": after}
         case SuspendedRecord(ids=ids):
             yield f"{ids[0]}/suspended", "AGENT_SUSPENDED", "Waits for people", list(ids)
         case Resumed(ids=ids):
             yield f"resumed/{number}", "AGENT_RESUMED", "Goes on", list(ids)
+
+
+def _state_title(changes: Mapping[str, Any], action: str) -> str:
+    """Return the name of the action, or else the keys that changed. Earlier versions recorded `<lambda>` as a name."""
+    if action and action != "<lambda>":
+        return action.replace("_", " ").strip().capitalize()
+    more = f" and {len(changes) - _TITLE_KEYS} more" if len(changes) > _TITLE_KEYS else ""
+    return f"State: {', '.join(itertools.islice(changes, _TITLE_KEYS))}{more}"
+
+
+def _readable(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes with plans as plain data: a session's store holds a plan as JSON text."""
+    return {key: _decoded(value) if key == PLAN else value for key, value in changes.items()}
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+    except ValueError:
+        return value
 
 
 def thoughts_id(answer: str) -> str:

@@ -5,13 +5,10 @@ import json
 import pytest
 
 from actgent import (
-    Agent,
     BareAgent,
-    GoalAgent,
     Instruction,
     PlanAgent,
     ProviderUnavailable,
-    ReActAgent,
     ScriptedLLM,
     SimpleAgent,
     StepsAgent,

@@ -1,7 +1,9 @@
 """Observations of a session: a view of its records, with history, filters, several subscribers, and thoughts that grow."""
 
+import functools
 import json
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -165,6 +167,31 @@ async def test_typed_answers_and_changes_of_the_state_are_observed(runtime):
     assert (changed.type, changed.content, changed.turn) == ("STATE_UPDATE", {"color": "red"}, "")
     assert (answer.type, answer.content) == ("FINAL_RESPONSE", "Good day.")
     assert answer.metadata["message_type"] == "DIRECT_RESPONSE"
+
+
+async def test_state_updates_have_a_title_and_structured_content(runtime):
+    """The title is the action's name, or the keys that changed; a plan is an object, not JSON text."""
+
+    def set_color(state):
+        return ("color", "red")
+
+    text = json.dumps({"intent": "know", "todoList": [{"id": "s1", "description": "look"}]})
+    script = [text, json.dumps({"content": "1642"}), "1642 m."]
+    session = await (
+        await runtime.start(PlanAgent("p", llm=ScriptedLLM(script), tools=[depth]))
+    ).create_session("ada")
+    session.state.dispatch(set_color)
+    session.state.dispatch(lambda state: [("size", 1), ("note", '{"kept": "as text"}')])
+    session.state.dispatch(functools.partial(set_color))
+    await session.chat("How deep is Baikal?")
+    await session.wait_idle()
+    color, size, again, *plans = await session.observations(types=["STATE_UPDATE"])
+    assert (color.title, color.content) == ("Set color", {"color": "red"})
+    assert (size.title, size.content) == ("State: size, note", {"size": 1, "note": '{"kept": "as text"}'})
+    assert again.title == "Set color"
+    assert {each.title for each in plans} == {"State: plan"}
+    assert plans[0].content["plan"]["items"][0]["description"] == "look"
+    assert not any("lambda" in json.dumps(attrs.asdict(each)["content"]) for each in plans)
 
 
 async def test_without_a_journal_the_newest_observations_are_kept(monkeypatch):
