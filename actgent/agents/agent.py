@@ -82,7 +82,8 @@ from actgent.turns.reports import Reports
 
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
 from .model_tools import lasting_of, with_database
-from .options import AgentOptions, FormT, MessageOptions, RunOptions
+from .options import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
+from .processing import ProcessResult, process_turn
 from .runs import (
     STREAM_CAPACITY,
     Enhanced,
@@ -120,6 +121,8 @@ R = TypeVar("R")
 Query = str | None | Awaitable[str | None]
 """The text that a function of `on_query` adds to a message."""
 Q = TypeVar("Q", bound=Query)
+_CLOSING = 5.0
+"""Seconds to close a session that `process` opened, also when it is cancelled."""
 GuardT = TypeVar("GuardT", bound=Handler)
 
 _log = logger_of(__name__)
@@ -820,6 +823,70 @@ class Agent(Generic[DataT_co, DepsT]):
         plain = self._defaults.options
         names = (field.name for field in attrs.fields(CallOptions) if field.name != "journal_form")
         return [name for name in names if getattr(options, name) is not getattr(plain, name)]
+
+    # --- one request with its status ----------------------------------------------------------
+
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: type[FormT],
+        **options: Unpack[ProcessOptions[DepsT]],
+    ) -> ProcessResult[FormT]: ...
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: None = None,
+        **options: Unpack[ProcessOptions[DepsT]],
+    ) -> ProcessResult[DataT_co]: ...
+    @overload
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: object,
+        **options: Unpack[ProcessOptions[DepsT]],
+    ) -> ProcessResult: ...
+    async def process(
+        self,
+        content: Content,
+        *,
+        session: Session | None = None,
+        output: Any = None,
+        **options: Unpack[ProcessOptions[DepsT]],
+    ) -> ProcessResult[Any]:
+        """Answer a request, and return a result with its status, tool results, usage and duration, also if it fails.
+
+        It works the same with every protocol and `core_type`, so that a program can exchange how its agent reasons. Without a
+        session a fresh one is opened, and closed after. The options are those of `run`, for this request alone. `limits` replace
+        those of the agent; reaching one is an error in the result. If a tool call waits for a person, the status is `suspended`
+        and `resume` continues the turn. Answers are streamed to `session.on_token` handlers.
+
+        Raises:
+            NotRunning: The agent's block is not open.
+            InboxFull: The inbox was full.
+        """
+        if session is not None:
+            return await self._process(content, session, output=output, **options)
+        session, result = await self.create_session("user"), None
+        try:
+            result = await self._process(content, session, output=output, **options)
+        finally:
+            if (context_of(session).status if result is None else result.status) != "suspended":
+                with trio.move_on_after(_CLOSING, shield=True):
+                    await session.aclose()
+        return result
+
+    async def _process(self, content: Content, session: Session, **options: Any) -> ProcessResult:
+        metadata = options.pop("metadata", None)
+        stream = partial(self.stream, content, session=session, **options)
+        return await process_turn(await self._await_opener(), session, self.protocol, stream, metadata)
 
     # --- people ------------------------------------------------------------------------------
 

@@ -78,7 +78,7 @@ class AgentOptions(CommonOptions[DepsT], Generic[DepsT], total=False):
 
 
 class ProcessOptions(TypedDict, Generic[DepsT], total=False):
-    """The arguments of `PlanAgent.process` beside the content, `session` and `output`."""
+    """The arguments of `Agent.process` beside the content, `session` and `output`."""
 
     sender: Sender | str | None
     priority: Priority | PriorityName

@@ -131,7 +131,7 @@ class Pipeline(Agent[Any, Any]):
 
     # --- runs --------------------------------------------------------------------------------
 
-    async def process(
+    async def process(  # type: ignore[override] # a run has inputs by names, and its own result
         self,
         inputs: Mapping[str, Any] | None = None,
         *,

@@ -5,7 +5,8 @@
 
 A turn begins with planning. A follow-up in a session that has a plan refines it. The items run in the order
 of their dependencies; what an item came to is shown to the later ones. The answer carries in its message
-type what the plan came to: `success`, `partial`, or `suspended` where an item waits for something outside.
+type what the plan came to: `success`, `partial`, `error` if all tool calls failed, or `suspended` if an item waits for
+something outside.
 
 Native calls are run by the core without a word from here, so what was called is read from the record. Native
 calls of a planning answer are a plan without a list: their results lead to the synthesis.
@@ -35,6 +36,7 @@ from actgent.protocols.base import (
 )
 from actgent.protocols.growing import Growth, follow_prose
 from actgent.protocols.prompts import WHO
+from actgent.protocols.tool_status import status_of_tools
 from actgent.structured.extract import extract_only, unfenced
 
 from .answers import END, START, Executed, read_calls, read_executed, read_planned, split_thoughts
@@ -275,9 +277,11 @@ class Planning(Protocol):
     def conclude(self, said: Say, view: View) -> list[Outcome]:
         """The answer, with what the plan came to as its message type."""
         plan = plan_of(view.state)
+        turn = [*_since(view, None)][::-1]
         if plan is None or view.stage is None:  # native calls took the place of a plan
-            return [attrs.evolve(said, message_type="success" if _has_results(view) else "partial")]
-        status = run_status(plan)
+            status = status_of_tools(turn) if _has_results(view) else "partial"
+            return [attrs.evolve(said, message_type=status)]
+        status = run_status(plan, status_of_tools(turn))
         return [_change(attrs.evolve(plan, status=status)), attrs.evolve(said, message_type=status)]
 
 

@@ -11,11 +11,13 @@ from typing import Any, Literal, get_args
 import attrs
 import msgspec
 
+from actgent.protocols.tool_status import ToolsStatus
+
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]
 StepType = Literal["tool", "reasoning"]
 Mode = Literal["strict", "advisory"]
 Validation = Literal["passed", "failed", "skipped"]
-RunStatus = Literal["running", "success", "partial", "suspended"]
+RunStatus = Literal["running", "success", "partial", "error", "suspended"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
 _MARKS: dict[Status, str] = {
@@ -222,12 +224,19 @@ def _standing(item: TodoItem | None) -> str:
     return "not in the plan" if item is None else item.status
 
 
-def run_status(plan: Plan) -> RunStatus:
-    """Judge a plan: `success` only if each item was completed, with its required tools, and none was left out."""
+def run_status(plan: Plan, tools: ToolsStatus = "success") -> RunStatus:
+    """Judge a plan by its items and by the tool calls of the turn.
+
+    It is a `success` if each item was completed with its required tools, no item was left out, and no tool call failed for
+    good. It is an `error` if all tool calls failed, unless an item of reasoning alone was completed.
+    """
     if any(item.status == "waiting" for item in plan.items):
         return "suspended"
-    whole = all(item.status == "completed" and item.validation != "failed" for item in plan.items)
-    return "success" if whole and not plan.warnings else "partial"
+    completed = [item for item in plan.items if item.status == "completed" and item.validation != "failed"]
+    if tools == "error" and not any(item.step_type == "reasoning" for item in completed):
+        return "error"
+    is_whole = len(completed) == len(plan.items) and not plan.warnings and tools == "success"
+    return "success" if is_whole else "partial"
 
 
 # --- another plan ------------------------------------------------------------------------------

@@ -8,16 +8,21 @@ import trio
 
 from actgent import (
     Agent,
+    AgentCore,
     Answer,
     BareAgent,
     ConfigurationError,
+    Instruction,
     LimitReached,
     Limits,
     ParseError,
     PlanAgent,
     ProviderUnavailable,
+    ReActAgent,
     Reply,
     ScriptedLLM,
+    SimpleAgent,
+    StepsAgent,
     Suspended,
     Text,
     Token,
@@ -121,7 +126,12 @@ async def test_case_32_synthesis_sees_a_failed_tool(plan_agent):
     agent, llm = plan_agent(calls(("offline", {"query": "a"}), ("search", {"query": "b"})), "Half of it.")
     async with agent:
         result = await agent.process("What is it?")
-    assert result.status == "success"
+    assert (result.status, result.reply.message_type, result.error) == ("partial", "partial", None)
+    failed, found = result.tool_results
+    assert (failed.name, failed.arguments, failed.status) == ("offline", {"query": "a"}, "error")
+    assert "no net" in failed.error
+    assert (found.name, found.arguments, found.status) == ("search", {"query": "b"}, "success")
+    assert (found.content, found.error) == ("found b", None)
     seen = llm.chats[1].messages[-2].parts[0].text
     assert "no net" in seen
     assert "found b" in seen
@@ -181,16 +191,137 @@ async def test_case_35_one_id_for_all(plan_agent):
 
 
 async def test_a_failed_step_is_partial(plan_agent):
-    """A tool that an item cannot do without fails: the reply says partial, and what depends on it did not run."""
-    items = [STEP | {"requiredTools": ["offline"]}, {"description": "then", "dependencies": ["step_1"]}]
+    """A required tool of an item fails: the reply says partial, and items that depend on the failed item do not run."""
+    items = [
+        STEP | {"requiredTools": ["offline"]},
+        {"description": "then", "dependencies": ["step_1"]},
+        {"id": "step_3", "description": "also", "requiredTools": ["search"]},
+    ]
     again = json.dumps({"content": "cannot"})
-    wish = ToolCall("offline", {"query": "a"})
-    agent, llm = plan_agent(json.dumps({"todoList": items}), wish, again, again, again, "Could not.")
+    wish, found = ToolCall("offline", {"query": "a"}), ToolCall("search", {"query": "b"})
+    script = [json.dumps({"todoList": items}), wish, again, again, again, found, again, "Half of it."]
+    agent, llm = plan_agent(*script)
     async with agent:
         result = await agent.process("q")
-    assert result.status == result.reply.message_type == "partial"
-    assert [item.status for item in result.plan.items] == ["failed", "cancelled"]
+    assert result.status == result.reply.message_type == result.plan.status == "partial"
+    assert [item.status for item in result.plan.items] == ["failed", "cancelled", "completed"]
     assert "[-] step_2" in llm.chats[-1].messages[-1].parts[0].text
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("count", [1, 4])
+async def test_a_turn_whose_tools_all_failed_is_an_error(plan_agent, native, count):
+    """The answer is there all the same, and the error names the tools."""
+    queries = [str(n) for n in range(count)]
+    wish = [ToolCall("offline", {"query": query}) for query in queries]
+    text = calls(*[("offline", {"query": query}) for query in queries], intent="i", plan="p")
+    agent, _ = plan_agent(wish if native else text, "Could not look it up.")
+    async with agent:
+        result = await agent.process("q")
+    assert (result.status, result.reply.message_type) == ("error", "error")
+    assert str(result) == "Could not look it up."
+    assert "offline" in str(result.error)
+    assert "no net" in str(result.error)
+    assert [each.arguments for each in result.tool_results] == [{"query": query} for query in queries]
+    assert {each.status for each in result.tool_results} == {"error"}
+
+
+async def test_an_item_whose_only_tool_failed_is_an_error(plan_agent):
+    """Also if the model calls the item completed."""
+    agent, _ = plan_agent(PLAN, ToolCall("offline", {"query": "a"}), CONTENT, "I guess 42.")
+    async with agent:
+        result = await agent.process("q")
+    assert (result.status, result.plan.status) == ("error", "error")
+
+
+async def test_a_completed_reasoning_step_makes_failed_tools_partial(plan_agent):
+    """Something was done without tools."""
+    items = [STEP, {"description": "think", "stepType": "reasoning"}]
+    plan = json.dumps({"todoList": items})
+    agent, _ = plan_agent(plan, ToolCall("offline", {"query": "a"}), CONTENT, CONTENT, "So.")
+    async with agent:
+        assert (await agent.process("q")).status == "partial"
+
+
+async def test_a_call_that_works_in_the_end_is_a_success(plan_agent):
+    """A failed call of the same tool before it is repaired."""
+    wrong, right = ToolCall("add", {"a": "x", "b": 1}), ToolCall("add", {"a": 1, "b": 1})
+    agent, _ = plan_agent(PLAN, wrong, right, CONTENT, "It is 2.")
+    async with agent:
+        result = await agent.process("q")
+    assert (result.status, [each.status for each in result.tool_results]) == ("success", ["error", "success"])
+
+
+async def test_the_result_names_session_owner_and_turn(plan_agent):
+    """The ids of ART's metadata."""
+    agent, _ = plan_agent(DIRECT, "Hello.")
+    async with agent:
+        session = await agent.create_session("ada", session_id="t1")
+        result = await agent.process("hi", session=session)
+        assert (result.session_id, result.owner, result.turn_id) == ("t1", "ada", session.history[0].id)
+
+
+# --- other cores behind the same `process` ----------------------------------------------------------
+
+
+def react(text):
+    return json.dumps(
+        {"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": {"message": text}}}
+    )
+
+
+class Loud(AgentCore):
+    """A core of one's own: it says everything in capitals."""
+
+    async def reply(self, context, turn, deliveries):
+        shout = [
+            attrs.evolve(each, text=each.text.upper()) if isinstance(each, Reply) else each
+            for each in deliveries
+        ]
+        await super().reply(context, turn, shout)
+
+
+class LoudAgent(BareAgent):
+    core_type = Loud
+
+
+CORES = [
+    (BareAgent, ["It is 3."], "It is 3."),
+    (LoudAgent, ["It is 3."], "IT IS 3."),
+    (PlanAgent, ["It is 3."], "It is 3."),
+    (SimpleAgent, [json.dumps({"messageType": "DIRECT_RESPONSE", "content": "It is 3."})], "It is 3."),
+    (ReActAgent, [react("It is 3.")], "It is 3."),
+    (StepsAgent, [json.dumps({"final_answer": "It is 3."})], "It is 3."),
+]
+
+
+@pytest.mark.parametrize(("kind", "answer", "text"), CORES, ids=[kind.__name__ for kind, *_ in CORES])
+async def test_each_core_is_asked_by_the_same_process(make, kind, answer, text):
+    """With the same result: status, tool results, counts and the error of a failed turn."""
+    script = [[ToolCall("add", {"a": 1, "b": 2}), ToolCall("offline", {"query": "a"})], *answer]
+    agent, _ = make(*script, ToolCall("add", {"a": 1, "b": 2}), *answer, kind=kind, tools=[add, offline])
+    async with agent:
+        session = await agent.create_session("ada")
+        result = await agent.process("What is 1+2?", session=session)
+        assert (result.status, result.text, result.model_calls, result.tool_calls) == ("partial", text, 2, 2)
+        assert [(each.name, each.status) for each in result.tool_results] == [
+            ("add", "success"),
+            ("offline", "error"),
+        ]
+        assert (await agent.process("again", session=session)).status == "success"
+        failed = await agent.process("and again", session=session, limits=Limits(model_calls=1))
+        assert failed.status == "error"
+        assert failed.error is not None
+
+
+async def test_an_agent_that_answers_by_an_event_is_processed(make):
+    """As by `run`: its data is the reply's."""
+    kind = Instruction("Look", schema={"type": "object", "properties": {"what": {"type": "string"}}})
+    answer = json.dumps({"messageType": "Look", "content": {"what": "x"}})
+    agent, _ = make(answer, kind=SimpleAgent, instructions=[kind])
+    async with agent:
+        result = await agent.process("q")
+    assert (result.status, result.data) == ("success", {"what": "x"})
 
 
 async def test_case_30_thoughts_of_each_stage_are_events(plan_agent, listen):
@@ -362,6 +493,38 @@ async def test_tools_are_enabled_and_disabled(plan_agent):
         await agent.process("q", session=session)
     assert [result.status for result in results] == ["error", "success"]
     assert all(chat.tools == llm.chats[0].tools for chat in llm.chats)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("serach",), "did you mean 'search'|search"),
+        (("search", "nope"), "no tool 'nope'"),
+        ((["search"],), "separate arguments"),
+        (("read_result",), "every session"),
+    ],
+)
+async def test_disabling_fails_closed(plan_agent, names, words):
+    """A name that disables nothing is refused, and no tool of the call is disabled."""
+    agent, _ = plan_agent()
+    async with agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ConfigurationError, match=words):
+            agent.disable_tools(session, *names)
+        assert agent.enabled_tools(session) == ("search", "offline", "add", "read_result")
+        with pytest.raises(ConfigurationError):
+            agent.enable_tools(session, ["search"])
+        with pytest.raises(ConfigurationError, match="list of names"):
+            agent.configure(session, tools="add")
+
+
+async def test_a_session_of_another_agent_is_not_configured(plan_agent):
+    """The configuration would have no effect."""
+    agent, _ = plan_agent()
+    async with agent, BareAgent("other", llm=ScriptedLLM([])) as other:
+        session = await other.create_session("ada")
+        with pytest.raises(ConfigurationError, match="belongs to agent 'other'"):
+            agent.disable_tools(session, "search")
 
 
 async def test_model_of_a_session():
