@@ -30,7 +30,9 @@ from .following import (
     Wanted,
     follow_session,
     list_observations,
+    list_recent,
     observe,
+    observe_recent,
 )
 from .sessions.elsewhere import Elsewhere
 from .sessions.table import SessionTable
@@ -175,8 +177,11 @@ class Insight:
         Raises:
             ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
         """
-        key, wanted = SessionKey(agent, session_id), Wanted(types=types, turn=turn)
-        return observe(self.journal, self._table_of(agent), key, after=after, wanted=wanted)
+        key, wanted, table = SessionKey(agent, session_id), Wanted(types=types, turn=turn), self._table_of(agent)
+        context = None if table is None else table.get(session_id)
+        if context is None or table is None or (recent := context.conversation.recent) is None:
+            return observe(self.journal, table, key, after=after, wanted=wanted)
+        return observe_recent(context, recent, table, after=after, wanted=wanted)
 
     async def observations(
         self,
@@ -193,7 +198,11 @@ class Insight:
         Raises:
             ConfigurationError, SessionNotFound, JournalError: see `Session.observations`.
         """
-        key, wanted = SessionKey(agent, session_id), Wanted(types=types, turn=turn)
+        key, wanted, table = SessionKey(agent, session_id), Wanted(types=types, turn=turn), self._table_of(agent)
+        context = None if table is None else table.get(session_id)
+        if context is not None and (recent := context.conversation.recent) is not None:
+            await trio.lowlevel.checkpoint()
+            return list_recent(recent, after=after, limit=limit, wanted=wanted)
         return await list_observations(
             need_journal(self.journal), key, after=after, limit=limit, wanted=wanted
         )

@@ -225,6 +225,17 @@ async def test_a_subscription_ends_with_a_session_without_a_journal():
         assert [each.content for each in await session.observations()] == ["one"]
 
 
+async def test_a_runtime_without_a_journal_observes_sessions_of_its_agents():
+    """By agent and id, as with a journal."""
+    async with open_runtime() as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
+        session = await agent.create_session("ada", session_id="s")
+        async with runtime.observe("s", agent="a") as reader:
+            await agent.run("1", session=session)
+            assert (await reader.receive()).content == "one"
+        assert [each.content for each in await runtime.observations("s", agent="a")] == ["one"]
+
+
 async def test_a_cursor_ahead_of_the_records_is_refused():
     """It is of another session."""
     async with BareAgent("a", llm=ScriptedLLM([])) as agent:
