@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from actgent import BareAgent, ReActAgent, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent import BareAgent, ReActAgent, ScriptedLLM, SimpleAgent, ToolCall, open_runtime, tool
 from actgent.approvals import Approve, Edit, Reject
 from actgent.errors import ConfigurationError
 from actgent.journal.memory import MemoryJournal
@@ -67,6 +67,21 @@ async def go_on(journal, agent):
             await agent.answer(approval, Approve())
         await session.wait_idle()
         return session.history
+
+
+async def test_arguments_of_several_calls_in_text_are_redacted(autojump_clock):
+    """The journal has them beside the results, as no other record holds them."""
+    wrote = []
+    calls = [{"name": "write", "parameters": {"to": [name], "note": "n"}} for name in (SECRET, "bob")]
+    asked = json.dumps({"messageType": "TOOL_INVOCATION", "content": calls})
+    answers = [asked, json.dumps({"messageType": "DIRECT_RESPONSE", "content": "done"})]
+    async with MemoryJournal().running() as journal:
+        async with open_runtime(journal=journal, redact=redact) as runtime:
+            agent = await runtime.start(SimpleAgent("a", llm=ScriptedLLM(answers), tools=[writing(wrote)]))
+            session = await agent.create_session("ada", "write")
+            await session.wait_idle()
+        assert sorted(wrote) == [[SECRET], ["bob"]]
+        assert SECRET.encode() not in stored(journal)
 
 
 async def test_no_record_holds_what_is_redacted_and_memory_keeps_it(autojump_clock):
