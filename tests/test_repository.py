@@ -492,7 +492,7 @@ SAID = (
     "actors.supervision",
     "agents.goal.report",
     "agents.goal.run",
-    "agents.plan",
+    "agents.processing",
     "agents.steps.answer",
     "agents.steps.events",
     "control.durable_timer",

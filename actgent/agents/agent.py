@@ -873,17 +873,17 @@ class Agent(Generic[DataT_co, DepsT]):
             InboxFull: The inbox was full.
         """
         if session is not None:
-            return await self._process(content, session, output=output, **options)
+            return await self._process_in(session, content, output=output, **options)
         session, result = await self.create_session("user"), None
         try:
-            result = await self._process(content, session, output=output, **options)
+            result = await self._process_in(session, content, output=output, **options)
         finally:
             if (context_of(session).status if result is None else result.status) != "suspended":
                 with trio.move_on_after(_CLOSING, shield=True):
                     await session.aclose()
         return result
 
-    async def _process(self, content: Content, session: Session, **options: Any) -> ProcessResult:
+    async def _process_in(self, session: Session, content: Content, **options: Any) -> ProcessResult:
         metadata = options.pop("metadata", None)
         stream = partial(self.stream, content, session=session, **options)
         return await process_turn(await self._await_opener(), session, self.protocol, stream, metadata)

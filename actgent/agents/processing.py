@@ -35,11 +35,13 @@ _BY_SHORTFALL: Mapping[str, Status] = {"error": "error", "suspended": "suspended
 
 
 @attrs.frozen(kw_only=True)
-class ToolExecution:
+class ExecutedCall:
     """One tool call of a turn and its result."""
 
     call_id: str
+    """The `ToolCall.id` of the call."""
     tool_name: str
+    """The name of the tool, as the model gave it."""
     arguments: Mapping[str, Any] | str | None
     """As the model gave them; text that is no JSON object never ran. None if the call is not in the record."""
     status: ToolStatus
@@ -68,7 +70,7 @@ class ProcessResult(Generic[DataT_co]):
     """The reason for the status `error` or `suspended`; otherwise None."""
     plan: Plan | None = None
     """The plan with the state of its items; None if the agent made no plan."""
-    tool_results: tuple[ToolExecution, ...] = ()
+    tool_results: tuple[ExecutedCall, ...] = ()
     """All tool calls of the turn with their results, in order."""
     session_id: str = ""
     """The session of the request. A session that `process` opened is closed by now, unless it is suspended."""
@@ -205,10 +207,10 @@ def _turn_id(turn: Sequence[Message], failure: Failure | None) -> str:
     return (turn[0].correlation_id or "") if turn else ""
 
 
-def _executions(turn: Sequence[Message]) -> tuple[ToolExecution, ...]:
+def _executions(turn: Sequence[Message]) -> tuple[ExecutedCall, ...]:
     calls = {call.id: call for message in turn for call in (*message.tool_calls, *message.text_calls)}
     return tuple(
-        ToolExecution(
+        ExecutedCall(
             call_id=result.call_id,
             tool_name=result.tool_name,
             arguments=None if (call := calls.get(result.call_id)) is None else call.arguments,

@@ -177,7 +177,11 @@ class Insight:
         Raises:
             ConfigurationError, CursorUnknown, SessionNotFound, JournalError: see `Session.follow`.
         """
-        key, wanted, table = SessionKey(agent, session_id), Wanted(types=types, turn=turn), self._table_of(agent)
+        key, wanted, table = (
+            SessionKey(agent, session_id),
+            Wanted(types=types, turn=turn),
+            self._table_of(agent),
+        )
         context = None if table is None else table.get(session_id)
         if context is None or table is None or (recent := context.conversation.recent) is None:
             return observe(self.journal, table, key, after=after, wanted=wanted)
@@ -198,7 +202,11 @@ class Insight:
         Raises:
             ConfigurationError, SessionNotFound, JournalError: see `Session.observations`.
         """
-        key, wanted, table = SessionKey(agent, session_id), Wanted(types=types, turn=turn), self._table_of(agent)
+        key, wanted, table = (
+            SessionKey(agent, session_id),
+            Wanted(types=types, turn=turn),
+            self._table_of(agent),
+        )
         context = None if table is None else table.get(session_id)
         if context is not None and (recent := context.conversation.recent) is not None:
             await trio.lowlevel.checkpoint()

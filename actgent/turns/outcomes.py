@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from actgent.journal.records import Told
 from actgent.messages import Delivery, Event, Message, Reply, Route
-from actgent.tools.outputs.results import to_json
+from actgent.tools.outputs.results import to_json_text
 
 WORTH = 24
 """Characters from which it is shorter to say where a text stands."""
@@ -45,15 +45,15 @@ def told_elsewhere(reply: Reply) -> Told:
         kind="reply",
         name=name,
         text=reply.text,
-        data=to_json(reply.data),
-        reasoning=to_json(reply.reasoning),
+        data=to_json_text(reply.data),
+        reasoning=to_json_text(reply.reasoning),
     )
 
 
 def _told(
     delivery: Reply | Event | Route, kind: str, name: str, answer: Message, *, text: str | None = None
 ) -> Told:
-    said, data = answer.text, to_json(delivery.data)
+    said, data = answer.text, to_json_text(delivery.data)
     quoted = "" if text is None else json.dumps(text, ensure_ascii=False)[1:-1]
     plain_at = _place_of(text, said)
     text_at, data_at = plain_at or _place_of(quoted, said), _place_of(data, said)
@@ -67,7 +67,7 @@ def _told(
         text_at=text_at,
         data_at=data_at,
         is_quoted=bool(text_at and not plain_at),
-        reasoning=to_json(delivery.reasoning) if isinstance(delivery, Reply) else None,
+        reasoning=to_json_text(delivery.reasoning) if isinstance(delivery, Reply) else None,
     )
 
 

@@ -338,7 +338,8 @@ MISSING = {
         "accompany as_tool open_toolsets ref system_prompt toolsets guard on_message on_query on_session "
         "remove_hook run_sync core_type default_protocol".split(),
         "an agent is put together where it runs",
-    ),
+    )
+    | {"process": "run gives the reply, and the session and its observations tell the rest"},
 }
 """What a client does not have, and why."""
 LEFT_OUT = {

@@ -279,8 +279,8 @@ class Planning(Protocol):
         plan = plan_of(view.state)
         turn = [*_since(view, None)][::-1]
         if plan is None or view.stage is None:  # native calls took the place of a plan
-            status = status_of_tools(turn) if _has_results(view) else "partial"
-            return [attrs.evolve(said, message_type=status)]
+            by_tools = status_of_tools(turn) if _has_results(view) else "partial"
+            return [attrs.evolve(said, message_type=by_tools)]
         status = run_status(plan, status_of_tools(turn))
         return [_change(attrs.evolve(plan, status=status)), attrs.evolve(said, message_type=status)]
 

@@ -190,7 +190,7 @@ def _readable(changes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _decoded(value) if key == PLAN else value for key, value in changes.items()}
 
 
-def _decoded(value: Any) -> Any:
+def _decoded(value: object) -> object:
     try:
         return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     except ValueError:

@@ -4,7 +4,7 @@ from actgent.journal.feed import Written
 from actgent.journal.records import Appended, Delivered, Ended, Record, Said, Told
 from actgent.messages import Event, Message, Reply, Route
 from actgent.sessions.recent_records import Entry, RecentRecords
-from actgent.tools.outputs.results import to_json
+from actgent.tools.outputs.results import to_json_text
 
 from .records import Followed, TurnNames
 
@@ -66,9 +66,9 @@ class RecentHistory:
 
     def _record_of_told(self, told: Reply | Event | Route) -> Record:
         if isinstance(told, Event):
-            return Told(id=told.id, kind="event", name=told.name, data=to_json(told.data))
+            return Told(id=told.id, kind="event", name=told.name, data=to_json_text(told.data))
         if isinstance(told, Route):
-            return Told(id=told.id, kind="route", name=told.action, data=to_json(told.data))
+            return Told(id=told.id, kind="route", name=told.action, data=to_json_text(told.data))
         answer = self._answer
         is_plain = told.data is None and told.message_type is None and told.reasoning is None
         if is_plain and answer is not None and (told.id, told.text) == (answer.id, answer.text):
@@ -78,6 +78,6 @@ class RecentHistory:
             kind="reply",
             name=told.message_type or "",
             text=told.text,
-            data=to_json(told.data),
-            reasoning=to_json(told.reasoning),
+            data=to_json_text(told.data),
+            reasoning=to_json_text(told.reasoning),
         )

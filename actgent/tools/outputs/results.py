@@ -114,7 +114,7 @@ def to_text(value: object) -> str:
         raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
 
 
-def to_json(data: object) -> str | None:
+def to_json_text(data: object) -> str | None:
     """Return structured data as JSON text; None if there is no data, or JSON cannot carry it."""
     if data is None:
         return None

@@ -181,7 +181,7 @@ async def test_state_updates_have_a_title_and_structured_content(runtime):
         await runtime.start(PlanAgent("p", llm=ScriptedLLM(script), tools=[depth]))
     ).create_session("ada")
     session.state.dispatch(set_color)
-    session.state.dispatch(lambda state: [("size", 1), ("note", '{"kept": "as text"}')])
+    session.state.dispatch(lambda _: [("size", 1), ("note", '{"kept": "as text"}')])
     session.state.dispatch(functools.partial(set_color))
     await session.chat("How deep is Baikal?")
     await session.wait_idle()
