@@ -42,12 +42,17 @@ def planner(*, works):
     content = json.dumps({"content": "looked"})
     if works:
         return PlanAgent("worker", llm=ScriptedLLM([PLAN, content, "It is 42."]))
-    script = [
-        PLAN.replace('look"}]', 'look", "requiredTools": ["offline"]}]'),
-        LOOK,
-        *[content] * 3,
-        "It is 42.",
+    items = [
+        {"id": "step_1", "description": "look", "requiredTools": ["offline"]},
+        {"id": "step_2", "description": "look", "requiredTools": ["online"]},
     ]
+    script = [json.dumps({"todoList": items}), LOOK, *[content] * 3, LOOK.replace("off", "on"), content]
+    return PlanAgent("worker", llm=ScriptedLLM([*script, "It is 42."]), tools=[offline, online])
+
+
+def lost():
+    """A planner whose only tool call fails."""
+    script = [PLAN, LOOK, json.dumps({"content": "looked"}), "I could not look."]
     return PlanAgent("worker", llm=ScriptedLLM(script), tools=[offline])
 
 
@@ -94,6 +99,14 @@ async def test_a_partial_plan_says_so():
     assert result.content == "Status: partial (not all that was asked for was done)\n\nIt is 42."
     async with planner(works=False) as agent:
         assert (await agent.process("look")).status == "partial"
+
+
+async def test_a_plan_whose_tools_all_failed_says_so():
+    """`process` says error of the same."""
+    result = await result_of(lost())
+    assert result.content == "Status: error (not all that was asked for was done)\n\nI could not look."
+    async with lost() as agent:
+        assert (await agent.process("look")).status == "error"
 
 
 async def test_a_goal_that_was_not_achieved_says_so():
