@@ -185,7 +185,7 @@ class SessionContext:
         if self.log is not None:
             self.log.add(record)
         elif self.conversation.recent is not None:
-            self.conversation.recent.add_now(record)
+            self.conversation.recent.add_record(record)
 
     def watch_deadline(self) -> None:
         """Have what nobody decides expire in time."""
@@ -403,7 +403,7 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
         if found.log is not None:
             found.log.change(record)
         elif found.conversation.recent is not None:
-            found.conversation.recent.add_now(record)
+            found.conversation.recent.add_record(record)
 
     return write
 

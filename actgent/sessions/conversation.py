@@ -143,8 +143,8 @@ class SessionConversation:
     """Calls of the last answer that have no result yet."""
     offered: OfferedTools | None = None
     """None: the agent's tools never change."""
-    recent: RecentRecords | None = None
-    """The newest records, for observations; None if a journal has all of them."""
+    keeps_recent: bool = False
+    """True if no journal holds the session, so that its newest records stay in memory."""
     former_ids: bytes = b""
     """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
     _call_ids: set[str] | None = None
@@ -152,6 +152,7 @@ class SessionConversation:
     """The marks of the last notices, by their sources."""
     _history: tuple[Message, ...] = ()
     """The messages when they were last asked for as a whole."""
+    _recent: RecentRecords | None = None
     _unseen: Message | None = None
     """The last answer as long as the view does not have it: many a session's last one is never shown to a model."""
 
@@ -174,8 +175,8 @@ class SessionConversation:
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""
         self.messages.append(message)
-        if self.recent is not None:
-            self.recent.add(message)
+        if self.keeps_recent and (recent := self.recent) is not None:
+            recent.add(message)
         if self._unseen is not None:
             self._show(self._unseen)
         if message.sender.kind == "assistant" and not answered:
@@ -184,6 +185,13 @@ class SessionConversation:
         self._view.add(message, answered=answered)
         if not answered and message.sender.kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
+
+    @property
+    def recent(self) -> RecentRecords | None:
+        """The newest records, for observations; None if a journal holds the session."""
+        if self._recent is None and self.keeps_recent:
+            self._recent = RecentRecords()
+        return self._recent
 
     @property
     def view(self) -> ModelView:

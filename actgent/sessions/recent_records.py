@@ -11,8 +11,9 @@ MAX_RECORDS = 1000
 _SLACK = 250
 """Records that are dropped at once, so that the list is moved rarely."""
 
-Entry = Message | str | tuple[float, Reply | Event | Route | Record]
-"""A message that entered the conversation; the id of a message whose turn ended with an answer; anything else with its time.
+Entry = Message | Reply | Event | Route | str | tuple[float, Record]
+"""A message that entered the conversation; an outcome that handlers got; the id of a message whose turn ended with an answer; any
+other record with its Unix time in seconds.
 
 Entries are turned into records when they are read: most sessions are never observed, and a turn pays for a list entry alone.
 """
@@ -52,9 +53,9 @@ class RecentRecords:
         if self.readers is not None:
             self._wake()
 
-    def add_now(self, entry: Reply | Event | Route | Record) -> None:
-        """Add an entry that bears no time itself."""
-        self.add((time.time(), entry))
+    def add_record(self, record: Record) -> None:
+        """Add a record with the current time."""
+        self.add((time.time(), record))
 
     def close(self) -> None:
         """Let readers end after the entries that are there."""

@@ -162,9 +162,10 @@ class Dispatcher:
             listener.set_reply(delivery)
         if turn.checkpoint is not None and delivery_id(delivery) in turn.checkpoint.delivered:
             return
-        recent = context.conversation.recent
-        if recent is not None and isinstance(delivery, Reply | Event | Route):
-            recent.add_now(delivery)
+        if context.log is None and isinstance(delivery, Reply | Event | Route):
+            recent = context.conversation.recent
+            if recent is not None:
+                recent.add(delivery)
         await self.dispatch(context, delivery)
         if context.log is not None:
             context.log.add(make_delivered(ids=(delivery_id(delivery),)))

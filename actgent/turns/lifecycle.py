@@ -372,7 +372,7 @@ def _note_end(
                 error=type(error).__name__,
                 words=own_words(error),
             )
-            recent.add_now(ended)
+            recent.add_record(ended)
 
 
 def _join(future: TurnFuture, turn: Turn) -> None:

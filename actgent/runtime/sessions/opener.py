@@ -30,7 +30,6 @@ from actgent.sessions.handlers import name_of, to_awaitable
 from actgent.sessions.history import Former, add_history, check_history
 from actgent.sessions.incoming import Content, check_rule, message_to
 from actgent.sessions.mail import SessionMail
-from actgent.sessions.recent_records import RecentRecords
 from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.waiting.tasks import Task, TaskDeadline
@@ -128,8 +127,7 @@ class SessionOpener:
         context.face, lifecycle = self.make_face(context, deps), self.running.lifecycle
         if self.running.journal is not None or lifecycle.leaving.drains:
             context.log = lifecycle.new_log(context.id, lifecycle.leaving.epoch_of(context.id))
-        if self.running.journal is None:
-            context.conversation.recent = RecentRecords()
+        context.conversation.keeps_recent = self.running.journal is None
         self._enter(context)
         bounds = NO_LIMITS if limits is None else limits.shared
         if bounds or parent is not None:

@@ -50,10 +50,12 @@ class RecentHistory:
         if isinstance(entry, Message):
             self._at = entry.created_at
             return self._record_of_message(entry, joins=joins)
+        if isinstance(entry, Reply | Event | Route):
+            return self._record_of_told(entry)
         if isinstance(entry, str):
             return Ended(message_id=entry)
-        self._at, told = entry
-        return self._record_of_told(told) if isinstance(told, Reply | Event | Route) else told
+        self._at, record = entry
+        return record
 
     def _record_of_message(self, message: Message, *, joins: bool) -> Record:
         if message.correlation_id is None:
