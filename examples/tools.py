@@ -1,6 +1,6 @@
 """Tools: plain functions that a model may call. Their schemas come from signatures and docstrings.
 
-Calls of one answer run side by side; a tool that fails is an answer for the model to read, not an exception.
+Calls of pure tools in one answer overlap; a tool that fails is an answer for the model to read, not an exception.
 The script plays a model that calls three tools at once and then says what came of it.
 """
 

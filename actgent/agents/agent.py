@@ -16,7 +16,7 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import asyncio_runs_here, check_loop
 from actgent.approvals import Approval, Decision, session_of
-from actgent.control.arguments import at_least_one, check_id, check_seconds
+from actgent.control.arguments import at_least_one, check_flag, check_id, check_seconds
 from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.errors import (
@@ -177,6 +177,8 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
         urgent_inbox: How many URGENT messages may wait for one session.
+        parallel_tools: True if tool calls of one answer may overlap where their tools leave `Tool.parallel` open. False (the
+            default): only calls of tools with `effect="pure"` overlap, all other calls run one after the other.
         threads: How many of its sync tools run at a time.
         handler_timeout: Seconds that an async handler or hook may take.
         grace: Seconds to end what is accepted when the block is left.
@@ -241,6 +243,7 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox: int = 1000,
         session_inbox: int = 100,
         urgent_inbox: int = 64,
+        parallel_tools: bool = False,
         threads: int = DEFAULT_THREADS,
         handler_timeout: float = 30.0,
         grace: float = 10.0,
@@ -258,6 +261,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.grace, self._thread_grace = grace, thread_grace
         self.on_busy = check_rule(on_busy)
         self._handler_timeout = handler_timeout
+        self._parallel_tools = check_flag("parallel_tools", parallel_tools)
         self._threads = at_least_one("threads", threads)
         self._bounds: dict[str, Any] = {
             "concurrency": at_least_one("sessions", sessions),
@@ -1124,6 +1128,7 @@ class Agent(Generic[DataT_co, DepsT]):
             tools=self.tools,
             given_tools=self._given_tools(),
             threads=self._threads,
+            parallel_tools=self._parallel_tools,
             approval=self.approval_rule,
             access=(*([] if self.modes is None else [self.modes.refusal]), *self._access_rules()),
             modes=self.modes,

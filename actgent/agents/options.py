@@ -60,6 +60,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     inbox: int
     session_inbox: int
     urgent_inbox: int
+    parallel_tools: bool
     threads: int
     handler_timeout: float
     grace: float

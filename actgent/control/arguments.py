@@ -52,6 +52,17 @@ def at_least_one(name: str, value: int) -> int:
     return value
 
 
+def check_flag(name: str, value: object) -> bool:
+    """Return a flag.
+
+    Raises:
+        ConfigurationError: The value is not True or False.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}= is True or False, not {value!r:.200}")
+    return value
+
+
 def check_seconds(name: str, value: object) -> None:
     """Refuse what is no time to wait.
 

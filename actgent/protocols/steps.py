@@ -43,8 +43,8 @@ Answer with exactly one JSON object and nothing else, one of these three:
 {"tool_thought": "<why>", "tool_calls": [{"id": "<a name for the call>", "tool_name": "<tool>", "parameters": {...}}]}
 {"final_answer": "<what the user reads>", "thought": "<how you came to it>"}
 
-Make a plan first where more than one step is needed. Calls of one step run side by side, so put only such calls
-together that do not need each other's results. The results come as the next message. Give the final answer once
+Make a plan first where more than one step is needed. Calls of one step run in their order, and all results come
+as the next message, so put only such calls together that do not need each other's results. Give the final answer once
 nothing is left to do; it ends the conversation's turn.
 """
 _BEGIN = "Answer with a plan, a step with tool calls, or the final answer."

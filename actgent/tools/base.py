@@ -250,8 +250,16 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     """Seconds before the first repetition; doubles each time."""
     cache: int = 0
     """How many results are kept by arguments, for all agents and sessions alike; 0 keeps none."""
+    parallel: bool | None = None
+    """True if a call may overlap with neighbouring calls of the same answer that may overlap; False if it may not.
+
+    None: True for `effect="pure"` and for agents with `parallel_tools=True`, else False. See docs/guides/tools.md.
+    """
     alone: bool = False
-    """A barrier: calls before it finish first, it runs by itself, later ones are checked after it."""
+    """A barrier: calls before it finish first, it runs by itself, later ones are checked after it.
+
+    In addition to `parallel=False`, a barrier waits for the approvals of earlier calls, and later calls for its approval.
+    """
     approval: bool | Ask | AskFor = False
     """True if a person has to approve each call; an `Ask` words the question, a function decides for each call."""
     hooks: Sequence[ToolHooks] = ()

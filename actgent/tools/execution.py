@@ -1,4 +1,7 @@
-"""The tool calls of one answer, run side by side.
+"""Run the tool calls of one answer, in the order of the answer.
+
+Calls run one after the other. Neighbouring calls of tools that may overlap (`Tool.parallel`, by default `effect="pure"`)
+run concurrently, and also start in the order of the answer.
 
 A call goes `waiting -> started -> finished`. What a call is told apart by when its batch is stopped:
 
@@ -39,6 +42,7 @@ from .outputs.results import canonical, capped, describe, to_text
 from .registry import ToolRegistry
 from .schemas import plain_form
 from .spans import ToolWork
+from .start_order import StartGate, start_gate
 from .time_limits import TimeLimit, time_limits
 
 logger = logger_of(__name__)
@@ -97,7 +101,9 @@ class Batch:
     on_stage: "Callable[[Batch, Sequence[int]], Awaitable[object]] | None" = attrs.field(
         default=None, kw_only=True
     )
-    """Awaited with the batch and the places of calls that may run side by side, before the first of them starts."""
+    """Awaited with the batch and the indexes of the calls of one stage, before the first of these calls starts."""
+    is_parallel: bool = attrs.field(default=False, kw_only=True)
+    """True if calls of tools with `parallel=None` may overlap, whatever their effect."""
     on_start: Callable[[ToolCall], object] | None = attrs.field(default=None, kw_only=True)
     """Hears of each call that runs."""
     on_finish: Callable[[ToolResult], object] | None = attrs.field(default=None, kw_only=True)
@@ -170,58 +176,81 @@ class Batch:
     # --- running them ----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run all calls: side by side, but each tool marked `alone` by itself, in its turn.
+        """Run all calls in the order of the answer, stage by stage. A failed call does not stop the later calls.
 
-        Calls are checked in their order, and inline tools run in it. Never raises for a call that failed.
-        A batch of inline tools makes no checkpoint. Where a call waits for a person, those behind the next barrier wait, too.
+        The calls of a stage are checked before its first call starts. A batch of inline tools makes no checkpoint.
+        A call that waits for an approval does not delay later calls, except across a tool marked `alone`.
         """
-        for places in self._stages():
-            if self.on_stage is not None:
-                await self.on_stage(self, places)
-            await self._run_stage(places)
-            if self.asked:
+        was_alone = False
+        for stage in self._stages():
+            is_alone = self._is_alone(stage[0])
+            if self.asked and (is_alone or was_alone):
                 return
+            if self.on_stage is not None:
+                await self.on_stage(self, stage)
+            await self._run_stage(stage)
+            was_alone = is_alone
 
-    async def _run_stage(self, places: Sequence[int]) -> None:
-        waiting = []
-        for place in places:
+    async def _run_stage(self, stage: Sequence[int]) -> None:
+        waiting: list[tuple[int, Tool, dict[str, Any]]] = []
+        for place in stage:
             await trio.lowlevel.checkpoint_if_cancelled()
             admitted = self._admitted(place)
             if admitted is None:
                 continue
-            if _is_immediate(admitted[0]):
+            if not waiting and _is_immediate(admitted[0]):
                 await self._run_call(place, *admitted)
             else:
                 waiting.append((place, *admitted))
         if len(waiting) == 1:
             await self._run_call(*waiting[0])
         elif waiting:
-            await self._run_side_by_side(waiting)
+            await self._run_concurrently(waiting)
 
-    async def _run_side_by_side(self, waiting: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
+    async def _run_concurrently(self, calls: Sequence[tuple[int, Tool, dict[str, Any]]]) -> None:
+        """Run calls in one task each. Each task lets the next one start, since trio starts tasks in random order."""
+        gate = StartGate()
+        gate.open()
         async with trio.open_nursery() as nursery:
-            for call in waiting:
-                nursery.start_soon(self._start_call, *call)
+            for call in calls:
+                next_gate = StartGate()
+                nursery.start_soon(self._start_call, call, gate, next_gate)
+                gate = next_gate
 
-    async def _start_call(self, place: int, tool: Tool, arguments: dict[str, Any]) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        await self._run_call(place, tool, arguments)
+    async def _start_call(
+        self, call: tuple[int, Tool, dict[str, Any]], gate: StartGate, next_gate: StartGate
+    ) -> None:
+        await gate.wait()
+        start_gate.set(next_gate)
+        next_gate.open()
+        await self._run_call(*call)
 
     def _stages(self) -> Iterable[Sequence[int]]:
-        """The places of the calls that may run side by side, one group after the other."""
-        return _ONE_STAGE if len(self.calls) == 1 else self._groups()
+        """Return the indexes of the calls in stages: calls of one stage may overlap, stages run one after the other."""
+        return _ONE_STAGE if len(self.calls) == 1 else self._group_calls()
 
-    def _groups(self) -> Iterator[Sequence[int]]:
-        together: list[int] = []
+    def _group_calls(self) -> Iterator[Sequence[int]]:
+        overlapping: list[int] = []
         for place, call in enumerate(self.calls):
-            tool = self.registry.get(call.name)
-            if tool is None or not tool.alone:
-                together.append(place)
+            if self._may_overlap(call):
+                overlapping.append(place)
                 continue
-            yield from filter(None, (together, [place]))
-            together = []
-        if together:
-            yield together
+            if overlapping:
+                yield overlapping
+                overlapping = []
+            yield (place,)
+        if overlapping:
+            yield overlapping
+
+    def _may_overlap(self, call: ToolCall) -> bool:
+        tool = self.registry.get(call.name)
+        if tool is None or tool.alone:
+            return tool is None  # the call of an unknown tool only makes an error result
+        return self.is_parallel or tool.effect == "pure" if tool.parallel is None else tool.parallel
+
+    def _is_alone(self, place: int) -> bool:
+        tool = self.registry.get(self.calls[place].name)
+        return tool is not None and tool.alone
 
     def _admitted(self, place: int) -> tuple[Tool, dict[str, Any]] | None:
         """The tool and the arguments of a call that may run; None: it may not, and has its result."""

@@ -71,6 +71,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         retry_on: type[Exception] | Iterable[type[Exception]] = (),
         retry_delay: float = 1.0,
         cache: int = 0,
+        parallel: bool | None = None,
         alone: bool = False,
         approval: bool | Ask | AskFor = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
@@ -87,6 +88,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.retry_on = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
         self.retry_delay = retry_delay
         self.cache = cache
+        self.parallel = parallel
         self.alone = alone
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
@@ -296,6 +298,7 @@ def tool(
     retry_on: type[Exception] | Iterable[type[Exception]] = (),
     retry_delay: float = 1.0,
     cache: int = 0,
+    parallel: bool | None = None,
     alone: bool = False,
     approval: bool | Ask | AskFor = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),

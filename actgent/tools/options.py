@@ -26,6 +26,7 @@ def check_options(tool: Tool) -> None:
     _require(not is_generator(tool.execute), tool, f"execute: {NO_GENERATOR}")
     _check_numbers(tool)
     _check_repetition(tool)
+    _check_order(tool)
     _check_hooks(tool)
     tool.argument_validator  # noqa: B018 - compiles the schema now, so that a bad one fails here
 
@@ -80,6 +81,18 @@ def _check_repetition(tool: Tool) -> None:
         not tool.retries or tool.retry_on, tool, "retries= needs retry_on=, the exceptions worth a repetition"
     )
     _require(not tool.cache or tool.effect != "once", tool, 'cache= needs effect="pure" or "idempotent"')
+
+
+def _check_order(tool: Tool) -> None:
+    _require(
+        tool.parallel in (True, False, None), tool, f"parallel= is True, False or None, not {tool.parallel!r}"
+    )
+    _require(isinstance(tool.alone, bool), tool, f"alone= is True or False, not {tool.alone!r}")
+    _require(
+        not (tool.alone and tool.parallel),
+        tool,
+        "alone=True and parallel=True contradict each other: leave one out",
+    )
 
 
 def _check_hooks(tool: Tool) -> None:

@@ -21,6 +21,7 @@ import trio
 from actgent.errors import NoThread, ThreadsLeft
 from actgent.support.foreign import Raised, call_foreign, unwrap_foreign
 
+from .start_order import StartGate, start_gate
 from .time_limits import time_limits
 
 T = TypeVar("T")
@@ -41,9 +42,22 @@ class _Job:
 
     name: str
     share: "ThreadShare"
+    gate: StartGate | None = None
+    """Opened for the next tool call of the answer as soon as a thread runs the function."""
     begun: bool = False
+    is_entered: bool = False
+    """True if the thread is about to call the function, and has the GIL."""
     abandoned: bool = False
     """Nobody waits for it any more."""
+
+    def open_gate(self, token: trio.lowlevel.TrioToken) -> None:
+        """Let the next call start, once the function has started. Runs in the event loop."""
+        if self.gate is None:
+            return
+        if self.is_entered:
+            self.gate.release()
+        else:
+            token.run_sync_soon(self.open_gate, token)
 
 
 @attrs.define(eq=False)
@@ -221,7 +235,26 @@ class ThreadShare:
         Raises:
             NoThread: no thread was free in time, or too many of this agent are left. The function never began.
         """
-        job = _Job(name or getattr(fn, "__name__", repr(fn)), self)
+        gate = start_gate.get()
+        if gate is not None:
+            gate.hold()
+        try:
+            return await self._run_sync(
+                fn, args, name or getattr(fn, "__name__", repr(fn)), never_began, gate
+            )
+        finally:
+            if gate is not None:
+                gate.release()
+
+    async def _run_sync(
+        self,
+        fn: Callable[..., T],
+        args: tuple[object, ...],
+        name: str,
+        never_began: Callable[[], object] | None,
+        gate: StartGate | None,
+    ) -> T:
+        job = _Job(name, self, gate)
         if self.line or not self._whole.take_place(self):
             await self._wait_place(never_began)
         work = functools.partial(self._work, job, trio.lowlevel.current_trio_token(), fn, args)
@@ -285,6 +318,12 @@ class ThreadShare:
                 raise RuntimeError(f"{job.name} was cancelled before it began")
             job.begun = True
             self._whole.running[job] = None
+        if job.gate is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(job.open_gate, token)
+            job.is_entered = (
+                True  # run_sync_soon has released the GIL, so the event loop may run before this line
+            )
         try:
             return call_foreign(fn, *args)
         finally:

@@ -1,5 +1,6 @@
 """actgent.tools.execution: the calls of one answer."""
 
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +22,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@tool
+@tool(parallel=True)
 async def nap(seconds: float = 1) -> str:
     """Sleep."""
     await trio.sleep(seconds)
@@ -241,7 +242,7 @@ async def test_alone_is_a_barrier(autojump_clock):
     def check(wanted: ToolCall, found: Tool) -> None:
         log.append(f"{wanted.id}?")
 
-    tools = [FunctionTool("w", "Work.", work), FunctionTool("solo", "Work.", work, alone=True)]
+    tools = [FunctionTool("w", "Work.", work, parallel=True), FunctionTool("solo", "Work.", work, alone=True)]
     calls = [
         call("w", "a", name="a", seconds=2),
         call("w", "b", name="b", seconds=1),
@@ -250,8 +251,134 @@ async def test_alone_is_a_barrier(autojump_clock):
         call("w", "c", name="c", seconds=1),
     ]
     await results(*calls, tools=tools, check=check)
-    assert set(log[:4]) == {"a?", "a+", "b?", "b+"}
+    assert log[:4] == ["a?", "b?", "a+", "b+"]
     assert log[4:] == ["b-", "a-", "s?", "s+", "s-", "t?", "t+", "t-", "c?", "c+", "c-"]
+
+
+@attrs.define
+class OrderLog:
+    """Tools that note when they begin and end, in any of the ways in which a tool can run."""
+
+    entries: list[str] = attrs.field(factory=list)
+    active: int = 0
+    most_active: int = 0
+
+    def make(self, name: str, way: str, **options: Any) -> FunctionTool:
+        async def run_async() -> str:
+            self._begin(name)
+            await trio.testing.wait_all_tasks_blocked()
+            return self._end(name)
+
+        async def run_at_once() -> str:
+            self._begin(name)
+            return self._end(name)
+
+        def run_sync() -> str:
+            self._begin(name)
+            return self._end(name)
+
+        function = {"async": run_async, "at_once": run_at_once}.get(way, run_sync)
+        return FunctionTool(name, "Note.", function, thread=way == "thread", **options)
+
+    def _begin(self, name: str) -> None:
+        self.entries.append(f"{name}+")
+        self.active += 1
+        self.most_active = max(self.most_active, self.active)
+
+    def _end(self, name: str) -> str:
+        self.active -= 1
+        self.entries.append(f"{name}-")
+        return name
+
+    @property
+    def begun(self) -> str:
+        return "".join(entry[0] for entry in self.entries if entry[1] == "+")
+
+
+WAYS = ("async", "at_once", "thread", "inline")
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent"])
+@pytest.mark.parametrize("way", WAYS)
+async def test_calls_with_an_effect_run_one_after_the_other(effect, way):
+    """Each call ends before the next one of the answer starts, in whatever way the tools run."""
+    for _ in range(20):
+        log = OrderLog()
+        tools = [log.make(name, way, effect=effect) for name in "abcd"]
+        await results(*(call(name, name) for name in "dacb"), tools=tools)
+        assert log.entries == ["d+", "d-", "a+", "a-", "c+", "c-", "b+", "b-"]
+
+
+async def test_a_read_after_a_write_sees_it():
+    """Pure calls overlap with each other, never with a call that has an effect."""
+    for ways in itertools.product(WAYS, repeat=2):
+        log = OrderLog()
+        tools = [log.make("w", ways[0]), *(log.make(name, ways[1], effect="pure") for name in "rst")]
+        await results(*(call(name, str(at)) for at, name in enumerate("rswtw")), tools=tools)
+        entries = "".join(log.entries)
+        assert log.begun == "rswtw"
+        assert sorted(log.entries[:4]) == ["r+", "r-", "s+", "s-"]
+        assert entries.endswith("w+w-t+t-w+w-")
+
+
+@pytest.mark.parametrize("ways", list(itertools.product(WAYS, repeat=3)))
+async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
+    """trio starts tasks in random order; calls of one answer start in its order all the same."""
+    for _ in range(10):
+        log = OrderLog()
+        tools = [log.make(name, way, effect="pure") for name, way in zip("abc", ways, strict=True)]
+        await results(*(call(name, str(at)) for at, name in enumerate("abcba")), tools=tools)
+        assert log.begun == "abcba"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_parallel", "most_active"),
+    [
+        ({"effect": "pure"}, False, 3),
+        ({"effect": "pure", "parallel": False}, True, 1),
+        ({"effect": "pure", "alone": True}, True, 1),
+        ({"effect": "once"}, False, 1),
+        ({"effect": "once"}, True, 3),
+        ({"effect": "once", "parallel": True}, False, 3),
+        ({"effect": "idempotent", "parallel": False}, True, 1),
+    ],
+)
+async def test_a_tool_and_its_agent_say_what_may_overlap(options, is_parallel, most_active):
+    """What the tool says counts more than what the agent says."""
+    log = OrderLog()
+    tools = [log.make(name, "async", **options) for name in "abc"]
+    await results(*(call(name, name) for name in "abc"), tools=tools, is_parallel=is_parallel)
+    assert (log.begun, log.most_active) == ("abc", most_active)
+
+
+async def test_calls_after_one_that_failed_run_in_order():
+    """An error, a refusal, bad arguments and an unknown tool end their own call only."""
+    log = OrderLog()
+    tools = [*(log.make(name, "async") for name in "abc"), inline(lambda: fail(ToolError("no")), "bad")]
+    calls = [
+        call("a", "1"),
+        call("bad", "2"),
+        call("b", "3", x=1),
+        call("gone", "4"),
+        call("b", "5"),
+        call("c", "6"),
+    ]
+    ended = await results(*calls, tools=tools, check=lambda call, _: "not now" if call.id == "1" else None)
+    assert [each.status for each in ended] == ["error"] * 4 + ["success"] * 2
+    assert log.entries == ["b+", "b-", "c+", "c-"]
+
+
+async def test_calls_of_a_stopped_batch_that_did_not_start_are_cancelled(autojump_clock):
+    """The call that runs is stopped; the calls after it never start."""
+    log = OrderLog()
+    slow = FunctionTool("b", "Sleep.", trio.sleep_forever, effect="idempotent")
+    tools = [log.make("a", "async"), slow, log.make("c", "async")]
+    batch = Batch([call(name, name) for name in "abc"], ToolRegistry(tools))
+    with trio.move_on_after(1):
+        await batch.run()
+    assert log.entries == ["a+", "a-"]
+    assert [each.status for each in batch.results()] == ["success", "cancelled", "cancelled"]
+    assert batch.results()[2].error == "cancelled before it started"
 
 
 async def test_no_calls():
@@ -318,8 +445,8 @@ async def test_cancelled_thread_is_left_and_answered():
 
 async def test_timeout(autojump_clock):
     """A tool has 60 s, or what the batch or it says; then the call is an error."""
-    own = FunctionTool("own", "Own.", trio.sleep_forever, timeout=5)
-    plain = FunctionTool("plain", "Plain.", trio.sleep_forever)
+    own = FunctionTool("own", "Own.", trio.sleep_forever, timeout=5, parallel=True)
+    plain = FunctionTool("plain", "Plain.", trio.sleep_forever, parallel=True)
     for options, seconds in [({}, 60), ({"timeout": 7}, 7)]:
         started = trio.current_time()
         ended = await results(call("own"), call("plain"), tools=[own, plain], **options)

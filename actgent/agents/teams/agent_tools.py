@@ -110,6 +110,8 @@ class AgentTool(Tool):
 
     effect: Effect = "idempotent"
     """After a crash the same call finds the conversation that it began."""
+    parallel = True
+    """Several agents asked by one answer work at the same time."""
 
     def __init__(
         self, name: str, description: str, *, run: Run, agent: Startable, opener: Callable[[], SessionOpener]
@@ -225,6 +227,7 @@ class DelegateToAgent(Tool):
         "additionalProperties": False,
     }
     effect: Effect = "idempotent"
+    parallel = True
 
     def __init__(self, allowed: Allowed | None, *, timeout: float, tries: int, deadline: float) -> None:
         self._allowed = allowed

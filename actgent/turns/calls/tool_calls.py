@@ -1,4 +1,4 @@
-"""The tool calls of a turn: run side by side, each with exactly one result in the record."""
+"""Run the tool calls of a turn, in the order of the answer, each with exactly one result in the record."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -81,6 +81,8 @@ class ToolCaller:
     dispatcher: Dispatcher
     observer: Observer
     approvals: ApprovalRequests
+    is_parallel: bool = False
+    """`Agent(parallel_tools=...)`: calls of tools that leave `parallel` open may overlap."""
     access: Sequence[Access] = ()
     """All of them have to agree, when the call is about to start."""
 
@@ -269,6 +271,7 @@ class ToolCaller:
             grants=grants,
             timeout=limits.tool_timeout,
             max_characters=limits.result_characters,
+            is_parallel=self.is_parallel,
             host=_make_host(self, context, turn),
         )
         if (excess := excess_of(calls, limits)) is not None:

@@ -102,7 +102,7 @@ async def test_an_ask_in_a_tool_has_its_deadline_without_people(autojump_clock, 
     ran, took = [], []
     _, worker = team(ran)
 
-    @tool(timeout=10_000)
+    @tool(timeout=10_000, parallel=True)
     async def ask(deadline: float) -> str:
         """Ask the worker."""
         begun = trio.current_time()

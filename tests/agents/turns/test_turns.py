@@ -37,7 +37,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@tool
+@tool(parallel=True)
 async def slow(seconds: float) -> str:
     """Wait."""
     await trio.sleep(seconds)
