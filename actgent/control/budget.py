@@ -130,6 +130,8 @@ class Account:
     """Whose quota it is, where it is one."""
     period: str = ""
     """Of the quota: `day` or `month`."""
+    is_of_call: bool = False
+    """True if its limits were set for one turn, e.g. by `run(limits=...)`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
     """Where it is written down, if anywhere: its session's end of the journal."""
     _calls: int = 0
@@ -160,6 +162,7 @@ class Account:
             is_session=not self.key.turn,
             owner=self.owner,
             period=self.period,
+            is_call=self.is_of_call,
         )
 
     def field(self, name: str) -> str:

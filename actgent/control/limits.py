@@ -74,7 +74,9 @@ class Limits:
         _Count(1),
         shared="Model calls that the whole conversation may take, with all that it leads to; no limit without it.",
     )
-    """Model calls; None is the protocol's own limit, or else 25, of this turn alone and not shared."""
+    """Model calls. If the protocol has a limit as well (`max_iterations`), the smaller one counts.
+
+    None: the limit of the protocol or, without one, 25; such a limit bounds this turn alone and is not shared."""
     tool_calls: int | None = _bound(None, _Count(1), shared="Tool calls that it may take.")
     """Tool calls; those of one answer run all or none. None is no limit: `model_calls` bounds the rounds."""
     tokens: int | None = _bound(

@@ -782,6 +782,7 @@ class LimitReached(ActgentError):
         owner: str = "",
         period: str = "",
         argument: str = "",
+        is_call: bool = False,
     ) -> None:
         self.limit = limit
         """In words, e.g. `model calls`."""
@@ -805,6 +806,8 @@ class LimitReached(ActgentError):
         """Whose quota it was, over all sessions; empty: it was no quota."""
         self.period = period
         """Of a quota: `day` or `month`."""
+        self.is_call = is_call
+        """True if the limit was set for this turn alone, e.g. by `run(limits=...)`."""
         what = "session" if is_session else "turn"
         spent = ", ".join(_counted(amount, name.replace("_", " ")) for name, amount in self.used.items())
         if reserved:
@@ -813,8 +816,10 @@ class LimitReached(ActgentError):
             spent = f"{spent or 'nothing'}; the next call is estimated to take at least {_number(estimated)}"
         if spent:
             spent = f" (used: {spent})"
-        remedy = argument and f"{argument}=..."
+        remedy = argument if argument.endswith(")") else argument and f"{argument}=..."
         remedy = remedy or (f"Limits({field}=...)" if field else "it with Limits(...)")
+        if is_call:
+            remedy = f"run(limits={remedy})"
         if owner:
             super().__init__(
                 f"the owner {quoted(owner)} reached the quota of {_number(value)} {limit} a {period}{spent}: "

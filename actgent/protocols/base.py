@@ -514,11 +514,13 @@ class Protocol(PromptTemplate, Classifier):
     """A prompt template and a classifier that belong together, written as one class or made by `pair`."""
 
     max_iterations: int | None = None
-    """Model calls a turn, where the protocol has a limit of its own; None takes the agent's."""
+    """Maximum number of model calls of a turn; None: the protocol has no limit of its own, so `Limits(model_calls=)` bounds the turn.
+
+    If both are set, the smaller limit counts."""
     roles: Sequence[str] = ()
     """The roles of models that its requests name, beside `default`: keys of an agent's `models`."""
     limit_argument: str = ""
-    """The argument that set `max_iterations`, where it holds even if `Limits(model_calls=...)` allows more; errors name it."""
+    """Name of the argument that sets `max_iterations`, for error messages; empty: the attribute of the class."""
     reserved_names: ClassVar[frozenset[str]] = frozenset()
     """Names of types that mean something else in this protocol; an instruction with a tool may not have such a name."""
     lookback: int | None = None
@@ -621,6 +623,7 @@ class _Pair(Protocol):
         self.stages = template.stages  # type: ignore[misc]
         self.final_stage = template.final_stage  # type: ignore[misc]
         self.max_iterations = max_iterations
+        self.limit_argument = "" if max_iterations is None else "Protocol.pair(max_iterations=...)"
 
     @property
     def halves(self) -> tuple[object, object]:
@@ -666,7 +669,7 @@ class WithOutput(Protocol):
         self.stages = protocol.stages  # type: ignore[misc]
         self.final_stage = protocol.final_stage  # type: ignore[misc]
         self.max_iterations = protocol.max_iterations
-        self.limit_argument = protocol.limit_argument
+        self.limit_argument = protocol.limit_argument or f"{type(protocol).__name__}.max_iterations"
         self.roles = protocol.roles
         self.lookback = protocol.lookback
         self._hint = f"Your final answer must be JSON of this form: {self.output.form}"

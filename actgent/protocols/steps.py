@@ -110,6 +110,7 @@ class Steps(Protocol):
 
     name: ClassVar[str] = "steps"
     lookback = 0
+    limit_argument = "max_iterations"
     template: ClassVar[str] = WHO + _FORMAT
 
     def __init__(

@@ -142,6 +142,7 @@ class Accounts:
             )
         key = AccountKey(session_id=context.id, turn=turn.message.id, agent=agent)
         own = self.open(key, limits, log=context.log, spent=spent)
+        own.is_of_call = limits_asked is not None
         turn.budget = gather(own, shared, accounts)
 
     def beside(self, context: SessionContext) -> Budget | None:

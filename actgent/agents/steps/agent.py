@@ -43,7 +43,8 @@ class StepsAgent(Agent[DataT_co, DepsT]):
         name: What it is called.
         timezone: In which the model is told the time, a name of the IANA database.
         final_answer_format: What the final answer should look like, in words for the model.
-        max_iterations: Model calls a turn; then it fails with `LimitReached`.
+        max_iterations: Maximum number of model calls of a turn; then it fails with `LimitReached`. If `Limits(model_calls=)` is set as
+            well, the smaller limit counts.
         options: All that an `Agent` takes.
 
     Raises:

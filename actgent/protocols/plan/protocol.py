@@ -119,6 +119,7 @@ class Planning(Protocol):
 
     name: ClassVar[str] = "plan"
     lookback = 0
+    limit_argument = "Planning(model_calls=...)"
     template: ClassVar[str] = WHO
     stages: ClassVar[Sequence[str]] = tuple(ROLES.values())
     final_stage = ROLES[SYNTHESIZE]

@@ -121,15 +121,22 @@ class ModelCaller:
         return answer, calls
 
     def check_limit(self, context: SessionContext, turn: Turn) -> None:
-        """Check the limit of the turn alone; one that was set is shared, and its budget's.
+        """Check the limit of the protocol, or the default limit if neither the protocol nor `Limits(model_calls=)` has one.
+
+        The budget of the turn checks `Limits(model_calls=)` itself, so the smaller of the two limits counts.
 
         Raises:
-            LimitReached: the turn has had all its model calls.
+            LimitReached: The turn has made as many model calls as the limit allows.
         """
         protocol = turn.options.protocol
-        if turn.limits.model_calls is not None and not protocol.limit_argument:
+        argument = ""
+        if protocol.max_iterations is not None:
+            limit = protocol.max_iterations
+            argument = protocol.limit_argument or f"{type(protocol).__name__}.max_iterations"
+        elif turn.limits.model_calls is None:
+            limit = DEFAULT_MODEL_CALLS
+        else:
             return
-        limit = protocol.max_iterations or DEFAULT_MODEL_CALLS
         if turn.progress.calls >= limit:
             raise LimitReached(
                 "model calls",
@@ -138,7 +145,7 @@ class ModelCaller:
                 used={"model_calls": turn.progress.calls},
                 agent=self.sender.name,
                 session_id=context.id,
-                argument=protocol.limit_argument,
+                argument=argument,
             )
 
     async def _complete(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> Answer:
