@@ -48,7 +48,7 @@ async def test_an_ask_is_a_child_of_the_asker(autojump_clock):
     """Whoever asks, by tool or by address, has the other's session as a child until the answer is there."""
     seen = []
 
-    @tool
+    @tool(parallel=True)
     async def ask(how: str) -> str:
         """Ask the helper."""
         reply = await (helper.ref.ask("hi") if how == "ref" else helper.run("hi"))

@@ -123,7 +123,7 @@ def make(way, **options):
         """Be quick."""
         return "quick"
 
-    return BareAgent("a", llm=Wayward(way), tools=[wait, quick], **options)
+    return BareAgent("a", llm=Wayward(way), tools=[wait, quick], parallel_tools=True, **options)
 
 
 @attrs.define

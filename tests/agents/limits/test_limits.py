@@ -53,8 +53,9 @@ def crowd(count, worker="worker"):
     return [said("", calls=[(worker, {"task": f"part {n}"}) for n in range(count)]), "all done"]
 
 
-def worker(answer="done", **options):
-    return BareAgent("worker", llm=ScriptedLLM(lambda _: answer, keep=None), goal="work", **options)
+def worker(answer="done", *, delay=0, **options):
+    llm = ScriptedLLM(lambda _: answer, keep=None, delay=delay)
+    return BareAgent("worker", llm=llm, goal="work", **options)
 
 
 def limit_of(failure):
@@ -64,9 +65,9 @@ def limit_of(failure):
 # --- shared down -----------------------------------------------------------------------------
 
 
-async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(listen):
+async def test_64_parallel_children_with_a_limit_of_5_calls_take_exactly_5(listen, autojump_clock):
     """The lead's own call is one of them; the other children fail with the lead's limit, and so does its next call."""
-    help_ = worker()
+    help_ = worker(delay=1)
     llm = ScriptedLLM(crowd(64))
     async with BareAgent("lead", llm=llm, tools=[help_.as_tool()], limits=Limits(model_calls=5)) as lead:
         session = await lead.create_session("ada", "go")

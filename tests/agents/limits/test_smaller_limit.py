@@ -18,8 +18,8 @@ from actgent import (
     ToolCall,
     tool,
 )
-from actgent.protocols.base import Protocol
 from actgent.protocols.bare import Bare
+from actgent.protocols.base import Protocol
 from actgent.protocols.goal import Goal
 from actgent.protocols.plan import Planning
 from actgent.protocols.steps import Steps
@@ -50,9 +50,9 @@ def short(most):
 
 
 KINDS = {
-    "bare": (lambda llm, most, **options: BareAgent("a", llm=llm, **options), None),
-    "simple": (lambda llm, most, **options: SimpleAgent("a", llm=llm, **options), None),
-    "react": (lambda llm, most, **options: ReActAgent("a", llm=llm, **options), None),
+    "bare": (lambda llm, _, **options: BareAgent("a", llm=llm, **options), None),
+    "simple": (lambda llm, _, **options: SimpleAgent("a", llm=llm, **options), None),
+    "react": (lambda llm, _, **options: ReActAgent("a", llm=llm, **options), None),
     "steps": (
         lambda llm, most, **options: StepsAgent("a", llm=llm, max_iterations=most, **options),
         "raise max_iterations=... of agent 'a'",

@@ -49,7 +49,7 @@ async def look(order: str) -> str:
     return "seen"
 
 
-async def _begin(journal, *, answers, kind=BareAgent):
+async def _begin(journal, *, answers, kind=BareAgent, **options):
     """A process that ends while `put` runs."""
     with trio.CancelScope() as scope:
 
@@ -60,7 +60,7 @@ async def _begin(journal, *, answers, kind=BareAgent):
             await trio.sleep_forever()
 
         async with open_runtime(journal=journal) as runtime:
-            agent = await runtime.start(kind("shop", llm=ScriptedLLM(answers), tools=[put, look]))
+            agent = await runtime.start(kind("shop", llm=ScriptedLLM(answers), tools=[put, look], **options))
             session = await agent.create_session("ada", "go", session_id="s")
             await session.wait_idle()
 
@@ -122,7 +122,7 @@ async def test_a_begun_call_that_may_not_run_again_has_an_unknown_outcome(autoju
 async def test_a_begun_call_behind_a_limit_has_an_unknown_outcome(autojump_clock):
     """A limit that is lower by now ends the turn; of what had begun it says that nobody knows."""
     async with MemoryJournal().running() as journal:
-        await _begin(journal, answers=[[PUT, PUT]])
+        await _begin(journal, answers=[[PUT, PUT]], parallel_tools=True)
         agent = bare(putting([]), look, limits=Limits(identical_calls=1))
         told = await _go_on(journal, agent)
     assert told["put"] == "outcome_unknown"

@@ -130,7 +130,7 @@ async def test_a_server_that_dies_in_a_call(tmp_path):
     llm = ScriptedLLM(
         [[ToolCall("die", {}), ToolCall("hang", {})], "oh", [ToolCall("echo", {"text": "again"})], "fine"]
     )
-    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)], parallel_tools=True) as agent:
         session = await agent.create_session("ada")
         results = []
         session.on_tool_result(results.append)
@@ -151,7 +151,7 @@ async def test_a_server_that_dies_in_a_call(tmp_path):
 async def test_a_server_killed_from_outside(tmp_path):
     """SIGKILL in the middle of twenty calls: each has exactly one result, and none says that it succeeded."""
     llm = ScriptedLLM([[ToolCall("hang", {"text": str(n)}) for n in range(20)], "oh"])
-    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)]) as agent:
+    async with BareAgent("clerk", llm=llm, tools=[faulty(tmp_path)], parallel_tools=True) as agent:
         session = await agent.create_session("ada")
         results = []
         session.on_tool_result(results.append)
