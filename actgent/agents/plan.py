@@ -73,8 +73,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
                 f"session {session.id!r} belongs to agent {session.agent_name!r}, not to {self.name!r}"
             )
         self._check_config([model] if model else [], models or {}, tools or ())
-        if history is not None and history < 0:
-            raise ConfigurationError(f"history={history}: at least 0")
+        if history is not None and (type(history) is not int or history < 0):
+            raise ConfigurationError(f"history= is a whole number, at least 0, not {history!r:.200}")
         given = {
             "model": model,
             "models": None if models is None else dict(models),
@@ -86,6 +86,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         _limit_history(session)
 
     def _check_config(self, roles: list[str], models: Mapping[str, str], tools: Sequence[str]) -> None:
+        if not isinstance(models, Mapping):
+            raise ConfigurationError(f"models= takes {{stage: model}}, not {models!r:.200}")
         for stage in models.keys() - set(ROLES.values()):
             raise ConfigurationError(f"there is no stage {stage!r}: {nearest(stage, ROLES.values())}")
         for role in {*roles, *models.values()} - self._models.named.keys():

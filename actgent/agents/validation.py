@@ -1,6 +1,5 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
-import inspect
 from collections.abc import Iterable, Mapping
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
@@ -8,7 +7,7 @@ from actgent.errors import ConfigurationError, nearest
 from actgent.memory.base import ManageHistory, Memory
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
 from actgent.support.deprecations import warn_deprecated
-from actgent.tools.generators import is_generator
+from actgent.tools.generators import is_sync
 from actgent.toolsets.toolset import Toolset
 
 
@@ -198,7 +197,7 @@ def check_call_rule(name: str, value: object) -> None:
     """
     if value is None:
         return
-    if not callable(value) or inspect.iscoroutinefunction(value) or is_generator(value):
+    if not is_sync(value) or isinstance(value, type):
         raise ConfigurationError(
             f"{name}= is a function of (call, tool, context) that does not wait, not {value!r:.200}; "
             "one tool asks with @tool(approval=True), and all with approval=lambda call, tool, context: True"

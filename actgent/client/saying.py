@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from actgent.approvals import Approve, Decision, Edit, Reject, Respond
+from actgent.control.arguments import check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError
 from actgent.messages import File, Image, Part, Priority, Sender, Text, checked_metadata
@@ -94,6 +95,7 @@ def made(
     if on_busy is not None:
         body["on_busy"] = on_busy
     if limits is not None:
+        check_session_limits(limits)
         body["limits"] = dict(limits.shared)
     if mode is not None:
         body["mode"] = mode

@@ -2,7 +2,7 @@
 
 from actgent.errors import ConfigurationError
 
-from .limits import Limits
+from .limits import SHARED, Limits
 
 MAX_ID = 200
 """Characters of an id or name that a program gives. Those that are made from others may be longer."""
@@ -17,6 +17,21 @@ def check_limits(limits: object) -> None:
     if not isinstance(limits, Limits | None):
         raise ConfigurationError(
             f"limits= takes Limits(...), e.g. Limits(model_calls=3), not {type(limits).__name__}"
+        )
+
+
+def check_session_limits(limits: object) -> None:
+    """Refuse limits of a session that would not hold: only the shared bounds count for a session as a whole.
+
+    Raises:
+        ConfigurationError: The value is no `Limits`, or sets a bound of a turn.
+    """
+    check_limits(limits)
+    if isinstance(limits, Limits) and (bounds := limits.bounds_of_turns):
+        name, value = next(iter(bounds.items()))
+        raise ConfigurationError(
+            f"Limits({name}={value!r}) bounds turns and not a session: set it with Agent(limits=...); "
+            f"limits= of a session takes {', '.join(SHARED)}"
         )
 
 

@@ -127,6 +127,15 @@ class Limits:
         return bool(self.shared)
 
     @cached_property
+    def bounds_of_turns(self) -> Mapping[str, float]:
+        """The bounds that differ from their defaults and hold for turns only, by name."""
+        return {
+            field.name: value
+            for field in attrs.fields(Limits)
+            if field.name not in SHARED and (value := getattr(self, field.name)) != field.default
+        }
+
+    @cached_property
     def shared(self) -> Mapping[str, float]:
         """The bounds that are set and shared, by name."""
         return {name: bound for name in SHARED if (bound := getattr(self, name)) is not None}

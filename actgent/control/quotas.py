@@ -56,6 +56,11 @@ class Quotas:
                 raise ConfigurationError(
                     f"Quotas({unit}=...) takes Limits of model_calls, tool_calls, tokens or cost, and no seconds"
                 )
+            if limits.bounds_of_turns:
+                raise ConfigurationError(
+                    f"Quotas({unit}=...) takes Limits of model_calls, tool_calls, tokens or cost, "
+                    f"and not {next(iter(limits.bounds_of_turns))}, which bounds turns: set it with Agent(limits=...)"
+                )
 
     @property
     def limits(self) -> dict[Unit, Limits]:

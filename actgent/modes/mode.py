@@ -9,6 +9,7 @@ import attrs
 from actgent.errors import ConfigurationError
 from actgent.messages import ToolCall
 from actgent.tools.base import Tool, ToolContext
+from actgent.tools.generators import check_rule_function
 
 Actor = Literal["user", "agent", "admin"]
 """Who switches: someone who talks to the agent, the model itself, or whoever runs it."""
@@ -27,7 +28,10 @@ def all_tools(_call: ToolCall, _tool: Tool, _told: ToolContext) -> bool:
 
 
 def _to_rule(given: ModeRule | Iterable[Tool | str]) -> ModeRule | tuple[Tool | str, ...]:
-    return given if callable(given) else to_tools(given)
+    if callable(given) and not isinstance(given, Tool):
+        check_rule_function("the rule of a mode", given, takes="(call, tool, context)")
+        return given
+    return to_tools(given)  # type: ignore[arg-type] # it is checked
 
 
 def to_tools(given: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
@@ -38,7 +42,13 @@ def to_tools(given: Iterable[Tool | str]) -> tuple[Tool | str, ...]:
     """
     if isinstance(given, str | Tool):
         raise ConfigurationError(f"tools of a mode are a list of tools or names, not {given!r}")
-    return tuple(given)
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"tools of a mode are a list of tools or names, not {given!r:.200}")
+    tools = tuple(given)
+    for tool in tools:
+        if not isinstance(tool, str | Tool):
+            raise ConfigurationError(f"tools of a mode are tools or their names, not {tool!r:.200}")
+    return tools
 
 
 def _check_name(_: object, __: object, name: str) -> None:
@@ -52,6 +62,8 @@ def to_actors(given: Iterable[str]) -> frozenset[Actor]:
     Raises:
         ConfigurationError: someone is not known.
     """
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"who may switch is a list of user, agent and admin, not {given!r:.200}")
     names = [given] if isinstance(given, str) else list(given)
     actors = frozenset(actor for actor in _ACTORS if actor in names)
     if unknown := [name for name in names if name not in actors]:

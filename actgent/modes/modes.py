@@ -18,6 +18,7 @@ from actgent.state.store import Store
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 from actgent.tools.base import Tool, ToolContext
+from actgent.tools.generators import allowed_by, check_rule_function
 
 from .changes import START, STATE_KEY, ModeChange, changes_in, entered, mark_of, stored_name, untold
 from .mode import (
@@ -110,6 +111,8 @@ class Modes(NoticeSource):
         self.is_ready = ready
         self.commands = commands
         self.required_settings = tuple(required_settings)
+        if guard is not None:
+            check_rule_function("Modes(guard=...)", guard, takes="(state, from, to)")
         self._guard = guard
         self._given: dict[str, tuple[Tool | str, ...]] = {
             "universal": to_tools(universal),
@@ -206,7 +209,8 @@ class Modes(NoticeSource):
         rule = self._modes[mode].tools
         if not callable(rule):
             return False
-        return bool(rule(call or ToolCall(tool.name, {}), tool, told or ToolContext()))
+        answer = rule(call or ToolCall(tool.name, {}), tool, told or ToolContext())
+        return allowed_by(f"the rule of the mode {mode!r}", answer)
 
     # --- which mode there is -----------------------------------------------------------------
 
@@ -243,7 +247,7 @@ class Modes(NoticeSource):
         current = self.mode_of(state)
         if mode == current:
             return ModeChange(previous=current, current=current, by=by)
-        if why := self.why_not(state, mode, by=by, force=force):
+        if (why := self.why_not(state, mode, by=by, force=force)) is not None:
             raise ModeRefused(current, mode, why)
         return self._change(state, mode, by=by, reason=reason, key=key)
 
@@ -259,10 +263,15 @@ class Modes(NoticeSource):
         if self._guard is None:
             return None
         try:
-            return self._guard(state, current, mode)
+            reason: object = self._guard(state, current, mode)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - raised below
             error = failure_of(raised, "guard", "of modes")
-        raise error
+            raise error from None  # noqa: ASYNC104 - failure_of raises a cancellation itself
+        if not isinstance(reason, str | None):
+            raise ConfigurationError(
+                f"the guard of modes returned {reason!r:.100}: return None to allow the switch, or the reason against it as text"
+            )
+        return reason
 
     def who_may(self, current: str, mode: str) -> frozenset[Actor]:
         """Return the actors that may switch from one mode to another, as far as no guard has a say."""

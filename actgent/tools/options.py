@@ -11,7 +11,7 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError
 
 from .base import Effect, Tool, ToolHooks
-from .generators import NO_GENERATOR, is_generator
+from .generators import NO_GENERATOR, is_generator, is_sync
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
@@ -45,7 +45,15 @@ def _is_exception_class(value: object) -> bool:
 
 
 def _is_sync_function(value: object) -> bool:
-    return callable(value) and not inspect.iscoroutinefunction(value) and not is_generator(value)
+    return is_sync(value) and not isinstance(value, type)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _check_texts(tool: Tool) -> None:
@@ -57,17 +65,17 @@ def _check_texts(tool: Tool) -> None:
 
 def _check_numbers(tool: Tool) -> None:
     _require(
-        tool.timeout is None or 0 < tool.timeout < math.inf,
+        tool.timeout is None or (_is_number(tool.timeout) and 0 < tool.timeout < math.inf),
         tool,
         f"timeout= is a number of seconds above 0, not {tool.timeout!r}",
     )
-    _require(tool.retries >= 0, tool, f"retries= is 0 or more, not {tool.retries!r}")
+    _require(_is_count(tool.retries), tool, f"retries= is 0 or more, not {tool.retries!r}")
     _require(
-        0 <= tool.retry_delay < math.inf,
+        _is_number(tool.retry_delay) and 0 <= tool.retry_delay < math.inf,
         tool,
         f"retry_delay= is a number of seconds, 0 or more, not {tool.retry_delay!r}",
     )
-    _require(tool.cache >= 0, tool, f"cache= is a number of results, 0 or more, not {tool.cache!r}")
+    _require(_is_count(tool.cache), tool, f"cache= is a number of results, 0 or more, not {tool.cache!r}")
 
 
 def _check_repetition(tool: Tool) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.tools.base import Tool, ToolContext, WrappedTool
+from actgent.tools.generators import allowed_by, check_rule_function
 from actgent.tools.schemas import ArgumentsValidator
 
 Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
@@ -13,9 +14,14 @@ Derive = Callable[[Sequence[Tool]], Sequence[Tool]]
 
 def filtering(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
     """Keep the tools of these names, or those of which a function says True."""
-    names = None if callable(keep) else frozenset([keep] if isinstance(keep, str) else keep)
-    is_kept = keep if callable(keep) else lambda tool: tool.name in (names or ())
-    return lambda tools: [tool for tool in tools if is_kept(tool)]
+    if callable(keep) and not isinstance(keep, Tool):
+        check_rule_function("filtered()", keep, takes="(tool)")
+        return lambda tools: [tool for tool in tools if allowed_by("the function of filtered()", keep(tool))]
+    names = frozenset([keep] if isinstance(keep, str) else keep)  # type: ignore[arg-type] # it is checked
+    for name in names:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"filtered() takes names of tools, not {name!r:.200}")
+    return lambda tools: [tool for tool in tools if tool.name in names]
 
 
 def changing(options: Callable[[Tool], Mapping[str, Any]]) -> Derive:

@@ -10,7 +10,7 @@ function from tools to tools, applied to whatever the inner one publishes:
 import abc
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, get_args
 
 import trio
 
@@ -18,6 +18,7 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.tools.adapters import ToolShape
 from actgent.tools.base import AskFor, Effect, Tool
+from actgent.tools.generators import check_rule_function
 from actgent.tools.registry import LONGEST_NAME, to_tool
 
 from . import derived
@@ -67,7 +68,11 @@ class Toolset(abc.ABC):
     # --- what derives others ---------------------------------------------------------------
 
     def filtered(self, keep: Callable[[Tool], bool] | Iterable[str]) -> "Toolset":
-        """Keep those tools only that have one of these names, or of which a function says True."""
+        """Keep those tools only that have one of these names, or of which a function says True.
+
+        Raises:
+            ConfigurationError: The argument is neither names nor a sync function of the tool.
+        """
         return DerivedToolset(self, derived.filtering(keep))
 
     def prefixed(self, prefix: str) -> "Toolset":
@@ -81,17 +86,37 @@ class Toolset(abc.ABC):
         )
 
     def approved(self, rule: Ask | AskFor | None = None) -> "Toolset":
-        """Let a person approve the calls: all of them, or those of which a function of the call says so."""
+        """Let a person approve the calls: all of them, or those of which a function of the call says so.
+
+        Raises:
+            ConfigurationError: The rule is neither an `Ask` nor a sync function of the call.
+        """
+        if rule is not None and not isinstance(rule, Ask):
+            check_rule_function("approved()", rule, takes="(call)")
         return DerivedToolset(self, derived.changing(lambda _: {"approval": True if rule is None else rule}))
 
     def with_effect(self, effect: Effect | Callable[[Tool], Effect]) -> "Toolset":
-        """Say what the tools do outside, so what a restart may repeat: for all of them, or by a function of the tool."""
+        """Say what the tools do outside, so what a restart may repeat: for all of them, or by a function of the tool.
+
+        Raises:
+            ConfigurationError: The effect is none that there is.
+        """
+        if not callable(effect) and effect not in get_args(Effect):
+            raise ConfigurationError(
+                f"with_effect() takes {', '.join(get_args(Effect))} or a function of the tool, not {effect!r:.200}"
+            )
         return DerivedToolset(
             self, derived.changing(lambda tool: {"effect": effect(tool) if callable(effect) else effect})
         )
 
     def cached(self, results: int = 256) -> "Toolset":
-        """Keep so many results by arguments of each tool whose effect is not `once`."""
+        """Keep so many results by arguments of each tool whose effect is not `once`.
+
+        Raises:
+            ConfigurationError: The number of results is not 0 or more.
+        """
+        if type(results) is not int or results < 0:
+            raise ConfigurationError(f"cached() takes a number of results, 0 or more, not {results!r:.200}")
         return DerivedToolset(
             self, derived.changing(lambda tool: {} if tool.effect == "once" else {"cache": results})
         )

@@ -68,6 +68,12 @@ def _named(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     check_id(field.name, "" if value is None else value)
 
 
+def _expiry(_: object, __: object, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+        raise ConfigurationError(f"expires= is a Unix time in seconds, or None for never, not {value!r:.200}")
+
+
 @attrs.frozen(kw_only=True)
 class AccessToken:
     """What is known of a token.
@@ -82,7 +88,7 @@ class AccessToken:
     """Whose sessions it reaches, and for whom it speaks."""
     scopes: frozenset[str] = attrs.field(converter=_checked_scopes)
     digest: str = attrs.field(repr=False)
-    expires: float | None = None
+    expires: float | None = attrs.field(default=None, validator=_expiry)
     """Unix time in seconds; None is never."""
 
     def allows(self, scope: Scope) -> bool:

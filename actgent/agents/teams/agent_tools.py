@@ -21,6 +21,7 @@ from actgent.sessions.incoming import Content
 from actgent.sessions.waiting.task_reports import with_shortfall
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.tools.base import Effect, Tool, ToolContext
+from actgent.tools.generators import allowed_by, check_rule_function
 from actgent.tools.outputs.results import to_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
@@ -177,7 +178,21 @@ def delegation_tools(
     at_least_one("tries", tries)
     if isinstance(allowed, str):
         raise ConfigurationError(f"allowed= takes several names: allowed=[{allowed!r}]")
+    if callable(allowed):
+        check_rule_function("allowed=", allowed, takes="(card)")
+    elif allowed is not None:
+        _check_names(allowed)
     return FindAgents(allowed), DelegateToAgent(allowed, timeout=timeout, tries=tries, deadline=deadline)
+
+
+def _check_names(allowed: Collection[str]) -> None:
+    if not isinstance(allowed, Collection):
+        raise ConfigurationError(
+            f"allowed= takes names of agents or a function of (card), not {allowed!r:.200}"
+        )
+    for name in allowed:
+        if not isinstance(name, str):
+            raise ConfigurationError(f"allowed= takes names of agents, not {name!r:.200}")
 
 
 class FindAgents(Tool):
@@ -260,7 +275,9 @@ def may_call(allowed: Allowed | None, card: AgentCard, context: ToolContext) -> 
         return False
     if allowed is None:
         return True
-    return allowed(card) if callable(allowed) else card.name in allowed
+    if callable(allowed):
+        return allowed_by("the function of allowed=", allowed(card))
+    return card.name in allowed
 
 
 def _session_of(context: ToolContext) -> Session:

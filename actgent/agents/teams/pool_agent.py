@@ -17,6 +17,7 @@ import trio
 from actgent.agents.agent import Agent
 from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.agents.validation import check_each_seconds
+from actgent.control.arguments import check_session_limits
 from actgent.control.budget import Budget
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, RemoteError, Stopped
@@ -93,6 +94,7 @@ class PoolAgent(Agent[Any, Any]):
         if not pool or "/" in pool:
             raise ConfigurationError(f"pool= is the name of a pool of the cluster, not {pool!r:.100}")
         check_each_seconds(patience=patience, deadline=deadline)
+        check_session_limits(limits)
         super().__init__(
             f"{name}@{pool}",
             llm=_NoModel(),

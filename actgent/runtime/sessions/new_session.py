@@ -6,7 +6,7 @@ from typing import Any, TypedDict
 
 import attrs
 
-from actgent.control.arguments import check_limits
+from actgent.control.arguments import check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ConfigurationError,
@@ -53,7 +53,7 @@ def check_new(new: NewSession) -> None:
         ConfigurationError: the text says what.
     """
     if (limits := new.get("limits")) is not None:
-        check_limits(limits)
+        check_session_limits(limits)
     if (rule := new.get("on_busy")) is not None:
         check_rule(rule)
     if (history := new.get("history", ())) != ():

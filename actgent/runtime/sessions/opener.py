@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import attrs
 import trio
 
-from actgent.control.arguments import check_id, check_limits
+from actgent.control.arguments import check_id, check_session_limits
 from actgent.control.limits import Limits
 from actgent.errors import (
     ActgentError,
@@ -166,7 +166,7 @@ class SessionOpener:
     ) -> SessionContext:
         """See `Agent.create_session`; `notify` and `asker` are those of `Opened`, and `metadata` the first message's."""
         if limits is not None:
-            check_limits(limits)
+            check_session_limits(limits)
         history = history if history == () else check_history(history)
         owner = to_owner(owner)
         if parent is not None:

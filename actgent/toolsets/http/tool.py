@@ -11,6 +11,7 @@ import orjson
 import trio
 
 from actgent.approvals import Ask
+from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError, InvalidArguments
 from actgent.errors.printable import counted
 from actgent.tools.base import AskFor, Effect, Tool, ToolContext
@@ -108,6 +109,7 @@ class HTTPTool(Tool, Toolset):
         connections: Connections | None = None,
     ) -> None:
         check_auth(auth)
+        at_least_one("max_bytes", max_bytes)
         self.name = name
         self.description = description
         self.url = url

@@ -57,10 +57,15 @@ def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
     servers = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(servers, dict):
         raise ConfigurationError(f"{at}: {_FORM}")
+    for name, given in servers.items():
+        if isinstance(given, dict) and not isinstance(given.get("disabled", False), bool):
+            raise ConfigurationError(
+                f"{at}, server {name!r}: disabled is true or false, not {given['disabled']!r:.200}"
+            )
     return {
         name: given
         for name, given in servers.items()
-        if not (isinstance(given, dict) and given.get("disabled") is True)
+        if not (isinstance(given, dict) and given.get("disabled"))
     }
 
 

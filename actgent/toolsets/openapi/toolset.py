@@ -7,10 +7,12 @@ from typing import Any
 import attrs
 import trio
 
+from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
+from actgent.tools.generators import allowed_by, check_rule_function
 from actgent.tools.options import check_options
 from actgent.tools.registry import fit_name
 from actgent.toolsets.http import (
@@ -80,6 +82,7 @@ class OpenAPI(Toolset):
         required: bool = False,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> None:
+        at_least_one("max_bytes", max_bytes)
         if not isinstance(auth, Mapping):
             check_auth(auth)
         self.required = required
@@ -87,6 +90,11 @@ class OpenAPI(Toolset):
         self.skipped: dict[str, str] = {}
         """Why an operation is no tool, by its id."""
         self._server = server.rstrip("/")
+        for argument, given in (("tags", tags), ("operations", operations)):
+            if isinstance(given, str):
+                raise ConfigurationError(f"{argument}= is a list: {argument}=[{given!r}]")
+        if keep is not None:
+            check_rule_function("keep=", keep, takes="(operation)")
         self._tags, self._ids, self._keep = frozenset(tags), frozenset(operations), keep
         self._auth = auth
         self._timeout, self._max_bytes = timeout, max_bytes
@@ -174,7 +182,7 @@ class OpenAPI(Toolset):
         return (
             (not self._tags or bool(self._tags & set(operation.tags)))
             and (not self._ids or operation.id in self._ids)
-            and (self._keep is None or self._keep(operation))
+            and (self._keep is None or allowed_by("keep=", self._keep(operation)))
         )
 
     def _check_wanted(self, there: Sequence[Operation], tools: Mapping[str, Tool]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from actgent.control.arguments import check_flag
 from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.printable import counted
 from actgent.tools.base import Tool
@@ -39,6 +40,7 @@ def file_tools(folder: str | Path, *, write: bool = False, name: str = "files") 
     Raises:
         ConfigurationError: there is no such folder.
     """
+    check_flag("write", write)
     root = Path(folder).resolve()
     if not root.is_dir():
         raise ConfigurationError(f"file_tools takes a folder, and there is none at {str(folder)!r}")

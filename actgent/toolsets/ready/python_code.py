@@ -26,6 +26,8 @@ from actgent.support.strict_json import loads
 from actgent.tools.base import AskFor, CallsTools, Effect, Tool, ToolContext
 from actgent.tools.outputs.results import to_text
 
+from .sandboxed import SandboxBounds
+
 THREADS = 8
 """Runs whose code works at once, each in a process and in a thread that waits for it; others wait."""
 MOST_CALLS = 1000
@@ -66,7 +68,8 @@ def python_tool(
     Raises:
         ConfigurationError: the extra is not installed.
     """
-    tool = PythonTool(name, tools, _Bounds(seconds, memory, output))
+    checked = SandboxBounds(seconds=seconds, memory=memory, output=output)
+    tool = PythonTool(name, tools, _Bounds(checked.seconds, checked.memory, checked.output))
     tool.timeout = timeout
     tool.approval = approval
     return tool
@@ -74,6 +77,8 @@ def python_tool(
 
 @attrs.frozen
 class _Bounds:
+    """Bounds of one run of code; `SandboxBounds` checks the numbers."""
+
     seconds: float
     memory: int
     output: int

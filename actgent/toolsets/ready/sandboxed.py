@@ -5,6 +5,7 @@ by the thread that runs trio, and by no other, which may end before: nothing is 
 """
 
 import errno
+import math
 import os
 import stat
 import subprocess
@@ -15,7 +16,8 @@ from typing import Any
 import attrs
 import trio
 
-from actgent.errors import ToolError
+from actgent.control.arguments import at_least_one
+from actgent.errors import ConfigurationError, ToolError
 
 from .seccomp import seccomp_program
 
@@ -24,18 +26,32 @@ _LOOK = 0.25
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
+def _check_seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0 < value < math.inf):
+        raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r:.200}")
+
+
+def _check_count(_: object, field: "attrs.Attribute[int]", value: int) -> None:
+    at_least_one(field.name, value)  # prlimit reads -1 as "no limit"
+
+
 @attrs.frozen(kw_only=True)
 class SandboxBounds:
-    """What a command may take."""
+    """What a command may take.
 
-    seconds: float = 30.0
-    memory: int = 512_000_000
+    Raises:
+        ConfigurationError: A bound is not a number above 0.
+    """
+
+    seconds: float = attrs.field(default=30.0, validator=_check_seconds)
+    memory: int = attrs.field(default=512_000_000, validator=_check_count)
     """Bytes of its processes: of each at any moment, of all together when it is looked, four times a second."""
-    processes: int = 64
+    processes: int = attrs.field(default=64, validator=_check_count)
     """Processes and threads at once."""
-    disk: int = 64_000_000
+    disk: int = attrs.field(default=64_000_000, validator=_check_count)
     """Bytes of each file, and of the folder that it writes in; of one that stays when it is looked."""
-    output: int = 50_000
+    output: int = attrs.field(default=50_000, validator=_check_count)
     """Bytes of output; a command that writes more is ended."""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, ToolError
 from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
@@ -52,6 +53,8 @@ def sql_tool(
     Raises:
         ConfigurationError: the address is neither of these.
     """
+    at_least_one("max_rows", max_rows)
+    check_seconds("timeout", timeout)
     kind, _, rest = database.partition("://")
     if kind not in ("sqlite", "postgres", "postgresql") or not rest:
         raise ConfigurationError(
