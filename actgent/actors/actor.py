@@ -108,7 +108,7 @@ class ActorContext:
         concurrency: int = 1,
         line_of: LineOf | None = None,
     ) -> ActorRef:
-        """Start a child. It ends with this actor; when it fails too often, this actor fails.
+        """Start a child. It ends with this actor. A child that fails too often stops, or fails this actor: `Supervision.escalate`.
 
         `children` says how the new actor supervises its own children; None is as it is supervised itself. The others are
         as in `ActorSystem.spawn`.

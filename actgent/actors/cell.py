@@ -5,7 +5,7 @@ actor takes one at a time, or several side by side; an agent serves many lines o
 nothing of that; it starts, restarts, escalates, stops and counts, and is the same for both.
 
     event                          life         then
-    the body raises                ends         a pause, and the next life; or ActorFailed, to the parent
+    the body raises                ends         a pause, and the next life; after too many the end, or ActorFailed, to the parent
     a sibling raises, one for all  is cut       the same pause, and the next life
     stop(), or the parent ends     is cut       the end: who still waits is answered, the name is free
 
@@ -163,14 +163,19 @@ class Siblings:
         """Schedule the next life of a cell that failed, and of its siblings if they restart together.
 
         Raises:
-            ActorFailed: it, or they, failed too often; out of a nursery, this is the parent's failure.
+            ActorFailed: The cell, or the group, failed too often. The cell stops, or its parent fails: see `Cell.run`.
         """
         policy, is_group = self.policy, self.policy.strategy == "one_for_all"
         now = trio.current_time()
         delay = (self._restarts if is_group else failed.restarts).next_delay(now)
         if delay is None:
             who = "it and its siblings" if is_group and len(self._cells) > 1 else "it"
-            reason = f"{who} failed {counted(policy.max_restarts + 1, 'time')} in {policy.within:g} s"
+            failures = counted(policy.max_restarts + 1, "time")
+            reason = f"{who} failed {failures} in {policy.within:g} s, last with {type(error).__name__}"
+            if is_group and not policy.escalate:
+                for cell in self._cells:
+                    if cell is not failed:
+                        cell.stop()
             raise ActorFailed(failed.name, reason) from error
         _log.warning("actor %s failed and restarts in %.3g s", failed.name, delay, exc_info=error)
         for cell in self._cells if is_group else (failed,):
@@ -234,14 +239,25 @@ class Cell:
             self._life.cancel()
 
     async def run(self) -> None:
-        """Live, under supervision, until stopped."""
+        """Live, under supervision, until stopped.
+
+        Raises:
+            ActorFailed: The actor failed too often, and its supervision escalates.
+        """
         reason = "it was stopped"
         try:
             with self._scope:
                 await self._live_on()
         except ActorFailed as error:
             reason = error.reason
-            raise
+            if self._siblings.policy.escalate:
+                raise
+            _log.error(
+                "actor %s is stopped: %s; its queued messages are dead letters, other actors keep running",
+                self.name,
+                reason,
+                exc_info=error.__cause__,
+            )
         finally:
             await self._finish(reason)  # noqa: ASYNC102 - the body shields what must not be cancelled
 

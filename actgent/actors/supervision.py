@@ -1,4 +1,4 @@
-"""What happens when an actor raises: again after a pause, alone or with its siblings, or up to its parent."""
+"""Supervision policy: restart a failed actor after a pause, alone or with its siblings; then stop it, or fail its parent."""
 
 import math
 import typing
@@ -25,8 +25,8 @@ class Supervision:
     """`one_for_one`: an actor that fails restarts alone. `one_for_all`: its siblings restart with it, for actors
     that are of no use without each other."""
     max_restarts: int = 5
-    """More within `within` seconds escalate: the parent fails. Each actor has its own, siblings that restart
-    together have them together."""
+    """Restarts within `within` seconds; one more failure stops the actor, or escalates. Each actor has its own count,
+    siblings that restart together have one together."""
     within: float = 60.0
     """Seconds in which restarts are counted."""
     backoff: float = 0.1
@@ -35,11 +35,16 @@ class Supervision:
     """The longest pause."""
     deliveries: int = 3
     """A message that failed so often is a dead letter."""
+    escalate: bool = False
+    """False: an actor that fails too often stops (with `one_for_all` its siblings, too), and its queued messages become dead
+    letters; all other actors keep running. True: its parent fails, and at the top the system or runtime with all actors."""
 
     def __attrs_post_init__(self) -> None:
         if self.strategy not in typing.get_args(Strategy):
             hint = nearest(str(self.strategy), typing.get_args(Strategy))
             raise ConfigurationError(f"strategy={self.strategy!r} is not a supervision strategy: {hint}")
+        if not isinstance(self.escalate, bool):
+            raise ConfigurationError(f"escalate= is True or False, not {self.escalate!r:.200}")
         for name, least in (
             ("max_restarts", 0),
             ("within", 0),

@@ -156,7 +156,7 @@ async def open_system(
     is a dead letter. `capacity` bounds each actor's inbox.
 
     Raises:
-        ExceptionGroup: of `ActorFailed`, where an actor failed too often.
+        ExceptionGroup: Of `ActorFailed`, if an actor failed too often and `Supervision(escalate=True)` is set.
     """
     around = Surroundings(
         policy=supervision or Supervision(),

@@ -667,7 +667,7 @@ async def open_runtime(
         BrokerLost: the broker cannot be reached.
         Fenced: another process owns the journal.
         JournalError: it cannot be opened.
-        ActorFailed: in an ExceptionGroup, where an agent failed too often.
+        ActorFailed: In an ExceptionGroup, if an agent or actor failed too often and `Supervision(escalate=True)` is set.
         ThreadsLeft: sync tools still ran in threads `thread_grace` seconds later.
     """
     check_loop("open_runtime()")
@@ -690,7 +690,8 @@ async def open_runtime(
                 events=events,
                 watch=watch,
                 threads=tool_threads,
-                supervision=supervision or Supervision(),
+                # A node without one of its agents would keep sessions that it cannot serve, so it leaves the cluster.
+                supervision=supervision or Supervision(escalate=membership is not None),
                 journal=opened,
                 propagation=propagation,
                 retention=retention or Retention(),

@@ -71,7 +71,7 @@ async def test_one_for_all_restarts_the_siblings_with_it_at_the_same_time(autoju
 
 async def test_one_for_all_counts_the_restarts_of_all_together(autojump_clock):
     """Two siblings that fail in turn use up what one of them could."""
-    policy = Supervision(strategy="one_for_all", max_restarts=3, deliveries=1)
+    policy = Supervision(strategy="one_for_all", max_restarts=3, deliveries=1, escalate=True)
     match = r"it and its siblings failed 4 times in 60 s"
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match=match)):
         async with open_system(supervision=policy) as system:
@@ -201,6 +201,7 @@ async def test_children_have_the_supervision_that_their_parent_was_given(autojum
         ),
         ({"max_restarts": -1}, r"max_restarts= must be at least 0, got -1"),
         ({"deliveries": 0}, r"deliveries= must be at least 1, got 0"),
+        ({"escalate": "no"}, r"escalate= is True or False, not 'no'"),
         ({"backoff": float("nan")}, r"backoff= must be at least 0, got nan"),
     ],
 )

@@ -186,7 +186,7 @@ async def test_too_many_failures_escalate_to_the_root_and_raise(autojump_clock):
     outcomes: list[object] = []
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="it failed 3 times in 60 s")) as raised:
         async with (
-            open_system(supervision=Supervision(max_restarts=2)) as system,
+            open_system(supervision=Supervision(max_restarts=2, escalate=True)) as system,
             trio.open_nursery() as nursery,
         ):
             ref = await system.spawn(Worker, name="worker")
@@ -196,6 +196,75 @@ async def test_too_many_failures_escalate_to_the_root_and_raise(autojump_clock):
             await trio.sleep_forever()
     assert isinstance(raised.value.exceptions[0].__cause__, ValueError)
     assert [type(outcome) for outcome in outcomes] == [ActorFailed, ActorFailed]
+
+
+async def test_an_actor_that_fails_too_often_stops_alone(autojump_clock, caplog):
+    """By default its queue becomes dead letters, senders that wait get `ActorFailed`, and its siblings keep running."""
+    outcomes: list[object] = []
+    async with open_system() as system, trio.open_nursery() as nursery:
+        ref = await system.spawn(Worker, name="worker")
+        other = await system.spawn(Worker, name="other")
+        for n in range(2):
+            await ref.tell(ValueError(f"poison {n}"))
+        await ref.tell("behind them")
+        nursery.start_soon(asked, ref, "asked", outcomes)
+        await trio.sleep(60)
+        assert system.find("worker") is None
+        assert await other.ask("alive") == "alive"
+        letters = [(letter.actor, letter.reason) for letter in system.dead_letters]
+        with pytest.raises(ActorFailed, match="it failed 6 times in 60 s, last with ValueError"):
+            await ref.tell("later")
+        again = await system.spawn(Worker, name="worker")
+        assert await again.ask("back") == "back"
+    assert [type(outcome) for outcome in outcomes] == [ActorFailed]
+    assert [actor for actor, _ in letters] == ["worker"] * 4
+    assert [letter.payload for letter in system.dead_letters[2:4]] == ["behind them", "asked"]
+    assert "actor worker is stopped: it failed 6 times in 60 s" in caplog.text
+
+
+async def test_a_child_that_fails_too_often_stops_alone(autojump_clock):
+    """Its parent keeps its state, and may start another child of that name."""
+
+    class Broken(Actor):
+        async def started(self, context: ActorContext) -> None:
+            raise OSError("never starts")
+
+    class Nesting(Actor):
+        async def started(self, context: ActorContext) -> None:
+            self.context, self.count = context, 0
+            await context.spawn(Broken, name="inner")
+
+        async def receive(self, payload: object) -> object:
+            self.count += 1
+            return self.count if payload == "count" else await self.context.spawn(Worker, name="inner")
+
+    async with open_system() as system:
+        outer = await system.spawn(Nesting, name="outer")
+        assert await outer.ask("count") == 1
+        await trio.sleep(60)
+        assert system.find("inner") is None
+        assert await outer.ask("count") == 2
+        assert await (await outer.ask("spawn")).ask("x") == "x"
+
+
+async def test_siblings_of_one_for_all_stop_together(autojump_clock):
+    """Actors that are of no use without each other stop with the one that failed too often; others keep running."""
+
+    class Team(Actor):
+        async def started(self, context: ActorContext) -> None:
+            self.pair = [await context.spawn(Worker, name=name) for name in ("one", "two")]
+
+        async def receive(self, payload: object) -> object:
+            return self.pair
+
+    policy = Supervision(strategy="one_for_all", max_restarts=1, deliveries=9)
+    async with open_system() as system:
+        team = await system.spawn(Team, name="team", children=policy)
+        first, _ = await team.ask("pair")
+        await first.tell(ValueError())
+        await trio.sleep(60)
+        assert [system.find(name) for name in ("one", "two")] == [None, None]
+        assert await team.ask("pair")
 
 
 async def test_only_failures_within_the_window_count(autojump_clock):
@@ -228,7 +297,7 @@ class Parent(Actor):
 async def test_a_childs_failure_restarts_its_parent_and_the_siblings(autojump_clock):
     """A child that fails too often ends; its parent begins again with new children under the same names."""
     born: list[str] = []
-    policy = Supervision(max_restarts=2, within=1.0, deliveries=3)
+    policy = Supervision(max_restarts=2, within=1.0, deliveries=3, escalate=True)
     async with open_system(supervision=policy) as system:
         parent = await system.spawn(lambda: Parent(born), name="parent")
         first = await parent.ask("child")
@@ -244,7 +313,7 @@ async def test_a_childs_failure_restarts_its_parent_and_the_siblings(autojump_cl
 
 async def test_failures_climb_until_the_root_raises(autojump_clock):
     """When the parent's restarts do not help either, the failure leaves the block with its whole cause."""
-    policy = Supervision(max_restarts=1, deliveries=99)
+    policy = Supervision(max_restarts=1, deliveries=99, escalate=True)
 
     class Broken(Actor):
         async def started(self, context: ActorContext) -> None:
@@ -268,7 +337,7 @@ async def test_a_message_that_its_actor_was_cut_at_by_a_child_is_tried_again(aut
     """The parent's own message is not lost when a child's failure takes the parent down."""
     born: list[str] = []
     outcomes: list[object] = []
-    policy = Supervision(max_restarts=1, within=5.0, deliveries=9)
+    policy = Supervision(max_restarts=1, within=5.0, deliveries=9, escalate=True)
     async with open_system(supervision=policy) as system, trio.open_nursery() as nursery:
         parent = await system.spawn(lambda: Parent(born))
         child = await parent.ask("child")

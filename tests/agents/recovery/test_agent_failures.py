@@ -7,6 +7,7 @@ from actgent import (
     ActorFailed,
     Approve,
     BareAgent,
+    NotRunning,
     Priority,
     Reject,
     ScriptedLLM,
@@ -249,7 +250,7 @@ async def test_a_session_that_is_opened_while_its_agent_is_down_goes_on_where_it
 async def test_an_agent_that_does_not_come_back_ends_what_it_was_at(autojump_clock, journal):
     """Too many failures: what was cut before is told, like all else that it had accepted."""
     world = World()
-    policy = Supervision(max_restarts=0)
+    policy = Supervision(max_restarts=0, escalate=True)
 
     async def live():
         async with open_runtime(journal=journal, supervision=policy) as runtime:
@@ -265,6 +266,25 @@ async def test_an_agent_that_does_not_come_back_ends_what_it_was_at(autojump_clo
         await live()
     assert caught.group_contains(ActorFailed)
     assert sorted(failure.kind for failure in world.failures) == ["internal", "stopped", "stopped"]
+
+
+async def test_an_agent_that_fails_too_often_stops_alone(autojump_clock, journal):
+    """By default what it had accepted ends as failures for its owners, other agents answer, and it can be started again."""
+    world, others = World(), World()
+    async with open_runtime(journal=journal, supervision=Supervision(max_restarts=0)) as runtime:
+        agent, other = await runtime.start(world.agent()), await runtime.start(others.agent("other"))
+        session = await agent.create_session("ada", "wait")
+        await session.chat("behind")
+        await trio.sleep(1)
+        eve = await agent.create_session("eve", "crash")
+        await eve.wait_idle()
+        await trio.sleep(10)
+        assert sorted(failure.kind for failure in world.failures) == ["internal", "stopped", "stopped"]
+        with pytest.raises(NotRunning):
+            await agent.run("hello")
+        assert (await other.run("hello")).text == "re: hello"
+        await runtime.start(agent)
+        assert (await agent.run("again")).text == "re: again"
 
 
 async def test_a_stop_is_no_failure(autojump_clock):

@@ -98,11 +98,26 @@ async def test_leaving_the_runtime_lets_actors_ask_agents_for_what_they_still_ha
         await runtime.spawn(Counter)
 
 
+async def test_two_poison_messages_to_one_actor_disturb_no_agent(autojump_clock):
+    """By default the actor stops, and a runtime of 50 agents answers as before."""
+    async with open_runtime() as runtime:
+        agents = [
+            await runtime.start(BareAgent(f"a{n}", llm=ScriptedLLM(lambda _: "yes"))) for n in range(50)
+        ]
+        counter = await runtime.spawn(Counter, name="counter")
+        for _ in range(2):
+            await counter.tell(KeyError("poison"))
+        await trio.sleep(120)
+        assert [str(await agent.run("hi")) for agent in agents] == ["yes"] * 50
+        assert runtime.find("counter") is None
+        assert [letter.actor for letter in runtime.dead_letters] == ["counter"] * 2
+
+
 async def test_an_actor_that_fails_too_often_ends_the_runtime_with_its_error(autojump_clock):
     """The root has no parent: agents stop, who waits for them is told, and the cause comes out."""
     outcomes = []
     with pytest.RaisesGroup(pytest.RaisesExc(ActorFailed, match="'counter'.*it failed 2 times")) as raised:
-        async with open_runtime(supervision=Supervision(max_restarts=1)) as runtime:
+        async with open_runtime(supervision=Supervision(max_restarts=1, escalate=True)) as runtime:
             agent = await runtime.start(BareAgent("tutor", llm=ScriptedLLM(never)))
             session = await agent.create_session("ada", "hi")
             session.on_exception(lambda failure: outcomes.append(failure.kind))
