@@ -50,6 +50,7 @@ _NAMES = {
         "MemoriesFull",
         "MemoryNotFound",
         "MemoryReplaced",
+        "MessageTooLarge",
         "MissingKey",
         "ModeRefused",
         "ModelError",

@@ -150,6 +150,7 @@ from .errors import (
     MemoriesFull as MemoriesFull,
     MemoryNotFound as MemoryNotFound,
     MemoryReplaced as MemoryReplaced,
+    MessageTooLarge as MessageTooLarge,
     MissingKey as MissingKey,
     ModelError as ModelError,
     ModelTimeout as ModelTimeout,

@@ -759,3 +759,20 @@ class CallProgress:
 
 Delivery = Reply[DataT_co] | Event | Route | Failure | ToolResult | Token | Approval | CallProgress
 """Something that a stream tells; `Delivery[Offer]` where `Reply.data` is an `Offer`."""
+
+
+def message_bytes(message: Message) -> int:
+    """Return the size of a message: its texts as UTF-8, and the data of its pictures and files, in bytes."""
+    total = 0
+    for part in message.parts:
+        if isinstance(part, Text):
+            total += _text_bytes(part.text)
+        elif isinstance(part, Media):
+            total += _text_bytes(part.url or "") if part.data is None else len(part.data)
+        elif isinstance(part, ToolResult):
+            total += _text_bytes(part.content) + sum(len(medium.data or b"") for medium in part.media)
+    return total
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

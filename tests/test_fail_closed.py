@@ -111,7 +111,6 @@ SETTERS = {
     "agent parallel_tools": lambda: clerk(parallel_tools="no"),
     "agent inbox": lambda: clerk(inbox="10"),
     "agent inbox bytes": lambda: clerk(inbox_bytes=None),
-    "agent session inbox bytes": lambda: clerk(session_inbox_bytes=-1),
     "agent message bytes": lambda: clerk(message_bytes="1 MB"),
     "agent limits": lambda: clerk(limits={"model_calls": 1}),
     "agent modes, list": lambda: clerk(modes=[Mode("m")]),
@@ -239,7 +238,7 @@ async def test_a_guard_with_an_empty_reason_refuses():
 
 async def test_a_rule_that_returns_a_coroutine_allows_nothing():
     """A lambda around an async function is found when it is asked."""
-    modes = Modes(Mode("m", lambda *arguments: refuse(*arguments)), ready=False)
+    modes = Modes(Mode("m", lambda call, *_: refuse(call)), ready=False)
     ran = []
 
     @tool
@@ -261,7 +260,7 @@ async def test_delegation_by_a_rule_that_returns_a_coroutine_reaches_no_agent():
     worker = BareAgent("worker", llm=ScriptedLLM(lambda _: asked.append(1) or "ok"))
     call = ToolCall("delegate_to_agent", {"agent": "worker", "task": "t"})
     boss = BareAgent(
-        "boss", llm=ScriptedLLM([call, "done"]), tools=[*delegation_tools(lambda card: refuse(card))]
+        "boss", llm=ScriptedLLM([call, "done"]), tools=[*delegation_tools(lambda card: refuse(card.name))]
     )
     async with open_runtime() as runtime:
         await runtime.start(worker)

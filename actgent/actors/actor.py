@@ -14,9 +14,9 @@ from actgent.support.logs import logger_of
 
 from .cell import Cell, Siblings
 from .dead_letters import DeadLetter
-from .inbox import PriorityInbox
+from .inbox import DEFAULT_BYTES, PriorityInbox
 from .lines import LineOf, MessageLines
-from .ref import ActorRef, Envelope
+from .ref import ActorRef, Envelope, payload_bytes
 from .supervision import Supervision
 from .wait_graph import WaitNode
 
@@ -70,6 +70,8 @@ class ActorContext:
             name,
             capacity=around.capacity,
             session_capacity=around.capacity,
+            message_bytes=DEFAULT_BYTES,
+            size_of=payload_bytes,
             concurrency=lines.concurrency,
             urgent_concurrency=1,
         )

@@ -1,6 +1,7 @@
 """The gates of a full inbox: who waits for room, and who of them comes in next.
 
-A sender that finds no room waits at two gates, first its session's, then the inbox's, with its session's place kept. A
+A sender that finds no room waits at two gates, first its session's, then the inbox's, with its session's place kept. The
+gates of the inbox count bytes, too: a large message at the head of a gate waits for its room, and others wait after it. A
 gate admits in the order in which the inbox hands out: by owner, level and key. Whoever frees a place takes the next one in
 at once and only then wakes its task: no wake-up is lost, and nobody slips in between.
 """
@@ -32,8 +33,12 @@ Place = tuple[float, int, M, float]
 """Place in its line, serial number, message, key: the first two are what is sorted. It may be reserved before its message
 is put."""
 
-Bound = tuple[str, bool] | None
-"""A bound that can be reached: of a session and whether for URGENT, or None for the whole inbox."""
+Bound = tuple[str | None, bool] | None
+"""A bound that can be reached: of a session and whether for URGENT, `URGENT_BYTES`, or None for the whole inbox."""
+URGENT_BYTES = (None, True)
+"""The bound of the bytes of all URGENT messages of an inbox."""
+OF_INBOX = (None, URGENT_BYTES)
+"""The bounds of a whole inbox: a sender that waits there keeps a place of its session."""
 
 
 class NoBound(enum.Enum):
@@ -74,6 +79,9 @@ class GatedInbox(typing.Protocol[M]):
     def leave(self, sender: WaitingSender[M]) -> None:
         """Undo `enter`."""
 
+    def keeps_out(self, sender: WaitingSender[M]) -> bool:
+        """True if there is still no room at the gate where a sender waits."""
+
     def forget(self, sender: WaitingSender[M]) -> None:
         """Drop what a sender that gave up leaves."""
 
@@ -103,10 +111,11 @@ class Gates(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def open(self, gate: Bound) -> None:
-        """Let the next sender on: a place behind this gate is free."""
-        queue = self.queues.get(gate)
-        ticket = None if queue is None else queue.first()
-        if queue is not None and ticket is not None:
+        """Let senders pass this gate in their order, as many as there is room for. A large message may free room for several."""
+        while (queue := self.queues.get(gate)) is not None:
+            ticket = queue.first()
+            if ticket is None or self._room.keeps_out(ticket.item):
+                return
             queue.take(ticket, self._room.next_turn())
             self._unqueue(ticket.item)
             self._queue(ticket.item)
@@ -134,7 +143,7 @@ class Gates(Generic[M]):
 
     def _give_up(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
         self._unqueue(sender)
-        if sender.gate is None:
-            self.open((sender.place[2].session_id, False))
+        if sender.gate in OF_INBOX:
+            self.open((sender.place[2].session_id, sender.gate is not None))
             self._room.forget(sender)
         return trio.lowlevel.Abort.SUCCEEDED

@@ -50,13 +50,13 @@ import attrs
 import outcome
 import trio
 
-from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.errors import ConfigurationError, InboxFull, MessageTooLarge, UsageError
 from actgent.errors.printable import shown
 from actgent.messages import Priority
 from actgent.support.quick_init import maker
 from actgent.support.rotation import Rotation, Ticket
 
-from .gate import LEVELS, NO_BOUND, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
+from .gate import LEVELS, NO_BOUND, URGENT_BYTES, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
 
 __all__ = ["DEFAULT_WAIT", "InboxStatistics", "Mail", "Place", "PriorityInbox"]
 
@@ -71,6 +71,10 @@ _URGENT_RUN = 2
 """URGENT turns in a flooded inbox between two others."""
 DEFAULT_WAIT = 30.0
 """Seconds that `put` waits where the message has no deadline of its own."""
+DEFAULT_BYTES = 100_000_000
+"""Bytes of all messages that wait in one inbox."""
+DEFAULT_MESSAGE_BYTES = 25_000_000
+"""Bytes of one message."""
 
 
 class _State(enum.Enum):
@@ -118,6 +122,8 @@ class _Urgency:
 
     waiting: int = 0
     """URGENT messages that wait, or have a place reserved."""
+    bytes: int = 0
+    """Bytes of these messages."""
     out: int = 0
     """Lines that an URGENT message is out of, without those that are lent."""
     out_of: dict[str, int] = attrs.field(factory=dict)
@@ -137,6 +143,8 @@ class InboxStatistics:
     urgent: int
     claimed: int
     """Sessions with a message out."""
+    bytes: int
+    """Bytes of the messages that wait, URGENT ones included."""
     senders: int
     """Tasks that wait for room."""
     sessions: int
@@ -147,7 +155,9 @@ class PriorityInbox(Generic[M]):
     """A bounded inbox that hands out one message of a session at a time.
 
     `capacity` bounds the waiting messages, `session_capacity` those of one session,
-    `urgent_capacity` the URGENT ones of one session, which count for nothing else. At most
+    `urgent_capacity` the URGENT ones of one session, which count for nothing else. `capacity_bytes` bounds the bytes of the
+    waiting messages, and once more those of the URGENT ones; `message_bytes` bounds one message. `size_of` returns the bytes
+    of a message; without it none has any. At most
     `concurrency` sessions are out side by side, and `urgent_concurrency` more by URGENT messages. `owner_of` tells by its
     id for whom a session works; owners take turns.
     """
@@ -159,12 +169,23 @@ class PriorityInbox(Generic[M]):
         capacity: int = 1000,
         session_capacity: int = 100,
         urgent_capacity: int = 64,
+        capacity_bytes: int = DEFAULT_BYTES,
+        message_bytes: int = DEFAULT_MESSAGE_BYTES,
+        size_of: Callable[[M], int] | None = None,
         concurrency: int = 100,
         urgent_concurrency: int = 16,
         age_step: float = 30.0,
         owner_of: Callable[[str], str] = lambda _: "",
     ) -> None:
-        bounds = (capacity, session_capacity, urgent_capacity, concurrency, urgent_concurrency)
+        bounds = (
+            capacity,
+            session_capacity,
+            urgent_capacity,
+            capacity_bytes,
+            message_bytes,
+            concurrency,
+            urgent_concurrency,
+        )
         if min(bounds) < 1 or not age_step >= 0:
             raise ConfigurationError(
                 f"inbox {name!r}: its bounds are at least 1, and its age_step at least 0"
@@ -173,6 +194,9 @@ class PriorityInbox(Generic[M]):
         self.capacity = capacity
         self.session_capacity = session_capacity
         self.urgent_capacity = urgent_capacity
+        self.capacity_bytes = capacity_bytes
+        self.message_bytes = min(message_bytes, capacity_bytes)
+        self._size_of = size_of
         self.concurrency = concurrency
         self.urgent_concurrency = urgent_concurrency
         self.owner_of = owner_of
@@ -188,6 +212,8 @@ class PriorityInbox(Generic[M]):
         self._waiting = 0
         self._reserved = 0
         """How many of the waiting are places without their message."""
+        self._bytes = 0
+        """Bytes of the waiting messages and reserved places that are not URGENT."""
         self._claimed = 0
         """Lines that are out, without those that are lent."""
         self._urgency = _Urgency()
@@ -214,6 +240,7 @@ class PriorityInbox(Generic[M]):
             waiting=self._waiting,
             urgent=self._urgency.waiting,
             claimed=self._claimed,
+            bytes=self._bytes + self._urgency.bytes,
             senders=len(self._gates),
             sessions=len(self._lines),
         )
@@ -248,6 +275,16 @@ class PriorityInbox(Generic[M]):
         """
         if self.is_full(message):
             raise self.refusal(message)
+
+    def check_size(self, message: M) -> None:
+        """Refuse a message that is too large for this inbox, whatever waits in it.
+
+        Raises:
+            MessageTooLarge: The message has more than `message_bytes` bytes.
+        """
+        size = 0 if self._size_of is None else self._size_of(message)
+        if size > self.message_bytes:
+            raise MessageTooLarge(self.name, size, self.message_bytes)
 
     def refusal(self, message: M) -> InboxFull:
         """The error for a sender whose message found no room."""
@@ -404,16 +441,40 @@ class PriorityInbox(Generic[M]):
         if message.priority == _URGENT:
             if line is not None and line.urgent >= self.urgent_capacity:
                 return (message.session_id, True)
+            if self._urgency.bytes and self._lacks_bytes(message, self._urgency.bytes):
+                return URGENT_BYTES
         elif line is not None and line.places >= self.session_capacity:
             return (message.session_id, False)
-        elif self._waiting >= self.capacity:
+        elif self._waiting >= self.capacity or (self._bytes and self._lacks_bytes(message, self._bytes)):
             return None
         return NO_BOUND
 
+    def _lacks_bytes(self, message: M, waiting: int) -> bool:
+        """True if a message has no room beside so many waiting bytes; a message alone always has room."""
+        if not waiting or self._size_of is None:
+            return False
+        return waiting + self._size_of(message) > self.capacity_bytes
+
+    def keeps_out(self, sender: WaitingSender[M]) -> bool:
+        """True if there is still no room at the gate where a sender waits."""
+        message, gate = sender.place[2], sender.gate
+        if gate is None:
+            return self._waiting >= self.capacity or self._lacks_bytes(message, self._bytes)
+        if gate == URGENT_BYTES:
+            return self._lacks_bytes(message, self._urgency.bytes)
+        line = self._lines.get(message.session_id)
+        if line is None:
+            return False
+        return line.urgent >= self.urgent_capacity if gate[1] else line.places >= self.session_capacity
+
     def _full(self, bound: Bound) -> InboxFull:
-        if bound is None:
+        if bound is None and self._waiting >= self.capacity:
             return InboxFull(self.name, self.capacity)
+        if bound is None:
+            return InboxFull(self.name, self.capacity_bytes, "byte")
         session_id, urgent = bound
+        if session_id is None:
+            return InboxFull(f"{self.name} (URGENT)", self.capacity_bytes, "byte")
         if urgent:
             return InboxFull(f"session {session_id} (URGENT)", self.urgent_capacity)
         return InboxFull(f"session {session_id}", self.session_capacity)
@@ -432,9 +493,13 @@ class PriorityInbox(Generic[M]):
         if entry[0] == -math.inf:
             line.urgent += 1
             self._urgency.waiting += 1
+            if self._size_of is not None:
+                self._urgency.bytes += self._size_of(entry[2])
         else:
             line.places += 1
             self._waiting += 1
+            if self._size_of is not None:
+                self._bytes += self._size_of(entry[2])
         return line
 
     def _push(self, line: _Line[M], entry: Place[M]) -> None:
@@ -504,12 +569,16 @@ class PriorityInbox(Generic[M]):
         line = self._line(sender.place[2].session_id)
         if sender.gate is None:
             line.places += 1
+        elif sender.gate == URGENT_BYTES:
+            line.urgent += 1
         return self._add(queue, sender, sender.place, line)
 
     def leave(self, sender: WaitingSender[M]) -> None:
         """Give the place back that a sender kept at the inbox's gate."""
         if sender.gate is None:
             self._lines[sender.place[2].session_id].places -= 1
+        elif sender.gate == URGENT_BYTES:
+            self._lines[sender.place[2].session_id].urgent -= 1
 
     def forget(self, sender: WaitingSender[M]) -> None:
         """Drop the line of a sender that gave up, if it was the only one in it."""
@@ -854,10 +923,13 @@ class PriorityInbox(Generic[M]):
         if urgent:
             line.urgent -= 1
             self._urgency.waiting -= 1
+            if self._size_of is not None:
+                self._urgency.bytes -= self._size_of(message)
         else:
             line.places -= 1
             self._waiting -= 1
+            if self._size_of is not None:
+                self._bytes -= self._size_of(message)
         if self._gates.queues:
-            if not urgent:
-                self._gates.open(None)
+            self._gates.open(URGENT_BYTES if urgent else None)
             self._gates.open((line.session_id, urgent))

@@ -73,6 +73,16 @@ class Envelope:
 _make_envelope = maker(Envelope)
 
 
+def payload_bytes(envelope: Envelope) -> int:
+    """Return the size of a payload that is bytes or text, in bytes; 0 for other objects, whose size is unknown."""
+    payload = envelope.payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return len(payload)
+    if isinstance(payload, str):
+        return len(payload) if payload.isascii() else len(payload.encode("utf-8", "surrogatepass"))
+    return 0
+
+
 class Address(ABC):
     """Where an actor or an agent takes messages: `tell` and `ask`."""
 
@@ -132,21 +142,23 @@ class ActorRef(Address):
         """Put a message into the actor's inbox, waiting for room until `deadline` seconds (default 30).
 
         Raises:
+            MessageTooLarge: A payload of text or bytes is larger than the inbox.
             InboxFull: there was no room.
             ActorFailed: the actor is gone; the message is a dead letter.
         """
         if self._gone is not None:
             self._refuse(payload, priority)
         line = self._lines.of(payload)
-        await self._inbox.put(
-            _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
-        )
+        envelope = _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
+        self._inbox.check_size(envelope)
+        await self._inbox.put(envelope)
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
         """`tell`, or `InboxFull` at once."""
         if self._gone is not None:
             self._refuse(payload, priority)
         envelope = _make_envelope(payload=payload, priority=priority, session_id=self._lines.of(payload))
+        self._inbox.check_size(envelope)
         self._inbox.put_nowait(envelope, now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
@@ -167,6 +179,7 @@ class ActorRef(Address):
         envelope = _make_envelope(
             payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=line
         )
+        self._inbox.check_size(envelope)
         waiter = self._find_waiter()
         if waiter is None:
             return await self._ask(envelope, promise, deadline)

@@ -15,6 +15,7 @@ import trio
 
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import asyncio_runs_here, check_loop
+from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_flag, check_id, check_seconds
 from actgent.control.limits import Limits
@@ -177,6 +178,8 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox: How many messages may wait for it.
         session_inbox: How many of them for one session.
         urgent_inbox: How many URGENT messages may wait for one session.
+        inbox_bytes: Bytes that the waiting messages may have together, and once more the URGENT ones.
+        message_bytes: Bytes that one message may have, with its pictures and files; a larger one is refused (`MessageTooLarge`).
         parallel_tools: True if tool calls of one answer may overlap where their tools leave `Tool.parallel` open. False (the
             default): only calls of tools with `effect="pure"` overlap, all other calls run one after the other.
         threads: How many of its sync tools run at a time.
@@ -243,6 +246,8 @@ class Agent(Generic[DataT_co, DepsT]):
         inbox: int = 1000,
         session_inbox: int = 100,
         urgent_inbox: int = 64,
+        inbox_bytes: int = DEFAULT_BYTES,
+        message_bytes: int = DEFAULT_MESSAGE_BYTES,
         parallel_tools: bool = False,
         threads: int = DEFAULT_THREADS,
         handler_timeout: float = 30.0,
@@ -269,6 +274,8 @@ class Agent(Generic[DataT_co, DepsT]):
             "capacity": at_least_one("inbox", inbox),
             "session_capacity": at_least_one("session_inbox", session_inbox),
             "urgent_capacity": at_least_one("urgent_inbox", urgent_inbox),
+            "capacity_bytes": at_least_one("inbox_bytes", inbox_bytes),
+            "message_bytes": at_least_one("message_bytes", message_bytes),
         }
         known = forms_of(instructions)
         all_types = checked_types((*types_from(known), *types_of(types)))

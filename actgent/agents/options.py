@@ -60,6 +60,8 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     inbox: int
     session_inbox: int
     urgent_inbox: int
+    inbox_bytes: int
+    message_bytes: int
     parallel_tools: bool
     threads: int
     handler_timeout: float

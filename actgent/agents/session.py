@@ -386,6 +386,7 @@ class Session(Generic[DataT_co]):
 
         Raises:
             ConfigurationError: The message is empty, or the priority is misspelt or not a priority.
+            MessageTooLarge: The message has more bytes than the agent takes (`Agent(message_bytes=...)`).
             InboxFull: there was no room.
             SessionBusy: the session works, and the rule is `reject`.
             SessionClosed: the session was closed.

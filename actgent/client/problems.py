@@ -15,6 +15,7 @@ from actgent.errors import (
     InvalidArguments,
     JournalFull,
     LimitReached,
+    MessageTooLarge,
     ModeRefused,
     NotRunning,
     NotSuspended,
@@ -105,6 +106,10 @@ def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:
     return RemoteError(refused.detail, kind=refused.kind, status=refused.status)
 
 
+def _too_large(refused: Refused, _: RemoteRequest) -> ActgentError:
+    return reworded(MessageTooLarge, refused.detail, limit=refused.fields.get("limit"))
+
+
 def _no_access(refused: Refused, _: RemoteRequest) -> ActgentError:
     return AccessRefused(refused.detail, kind=refused.kind, status=refused.status)
 
@@ -120,6 +125,8 @@ _ROWS: Mapping[str, Asked] = {
         AlreadyDecided, refused.detail, approval_id=request.part
     ),
     "mode-refused": _words(ModeRefused),
+    "message-too-large": _too_large,
+    "body-too-large": _too_large,
     "inbox-full": _words(InboxFull),
     "too-many-schedules": _words(TooManySchedules),
     "busy": _words(InboxFull),

@@ -26,6 +26,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   ├── AlreadyDecided         a second answer, see `decision`
     │   ├── AlreadyAnswered        a repeated message whose reply is not known any more
     │   ├── DeadLetterGone         a dead letter that is not in the list, or is being sent by another task
+    │   ├── MessageTooLarge        one message has more bytes than the inbox takes, see `size` and `limit`
     │   ├── ModeRefused            who asked may not switch the mode, or not now
     │   ├── MemoryNotFound         this owner has no long-term memory of this id
     │   ├── MemoryReplaced         a newer memory stands in its place, see `by`
@@ -451,14 +452,33 @@ class SessionBusy(UsageError):
         )
 
 
+class MessageTooLarge(UsageError):
+    """A message has more bytes than the inbox of the agent or actor takes. It was not accepted."""
+
+    def __init__(self, owner: str, size: int, limit: int) -> None:
+        self.owner = owner
+        """Who refuses the message, e.g. `agent clerk`."""
+        self.size = size
+        """Bytes of the message: its texts as UTF-8, and the data of its pictures and files."""
+        self.limit = limit
+        """Bytes that a message may have."""
+        super().__init__(
+            f"the message has {counted(size, 'byte')}, and {owner} takes messages of at most "
+            f"{counted(limit, 'byte')}: send less, give pictures and files by url=, or raise message_bytes= of the agent"
+        )
+
+
 class InboxFull(ActgentError):
     """The inbox took no further message within the message's deadline."""
 
-    def __init__(self, owner: str, capacity: int) -> None:
+    def __init__(self, owner: str, capacity: int, unit: str = "message") -> None:
         self.owner = owner
         self.capacity = capacity
+        """The bound that is reached, in `unit`."""
+        self.unit = unit
+        """`message` or `byte`."""
         super().__init__(
-            f"the inbox of {owner} is full ({counted(capacity, 'message')}): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
+            f"the inbox of {owner} is full ({counted(capacity, unit)}): send slower, wait longer (enqueue_timeout=, or the deadline= of an actor's message), or raise its bound"
         )
 
 

@@ -144,6 +144,7 @@ class Intake:
 
         Raises:
             GuardRefused, HandlerFailed: a guard of inputs refuses it, or failed.
+            MessageTooLarge: The message has more bytes than the agent takes.
             SessionClosed, NotRunning: nothing can be said to the session any more.
         """
         if context.closed:
@@ -151,6 +152,8 @@ class Intake:
         self._lifecycle.check_accepts()
         if self._drains:
             self._lifecycle.leaving.check_stays(context.id)
+        if is_guarded:
+            self._inbox.check_size(message)
         if is_guarded and self._guards.inputs:
             message = self._guards.admit(context, message)
         return message if self._tracing is None else _traced(message, self._lifecycle.name, self._tracing)

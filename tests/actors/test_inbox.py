@@ -228,6 +228,7 @@ def test_statistics_count_what_is_there():
     inbox.put_followup(Note("5", "b"))
     assert attrs.asdict(inbox.statistics()) == {
         "waiting": 3,
+        "bytes": 0,
         "urgent": 0,
         "claimed": 1,
         "senders": 0,

@@ -15,6 +15,7 @@ from actgent import (
     DeadlineExceeded,
     Edit,
     Failure,
+    MessageTooLarge,
     ModelError,
     Reject,
     RemoteAgent,
@@ -74,6 +75,13 @@ class Heard:
         session.on_exception(self.failures.append)
         session.on_token(self.tokens.append)
         session.on_approval(self.approvals.append)
+
+
+async def test_a_message_that_is_too_large(agent):
+    """The same class, wherever the bound is: of the agent, or of the body of a request."""
+    session = await agent.create_session("ada")
+    with pytest.raises(MessageTooLarge):
+        await session.chat("x" * 30_000_000)
 
 
 async def test_a_conversation(agent):

@@ -175,6 +175,23 @@ async def test_a_full_inbox_is_429_at_once(serving):
         assert int(answers[2].headers["retry-after"]) >= 1
 
 
+async def test_a_message_that_is_larger_than_the_agent_takes_is_413(serving):
+    """Its text and the data of its pictures count together; the answer names the limit, and nothing is accepted."""
+    agent = BareAgent(name="small", llm=ScriptedLLM(["ok"], repeat=True), message_bytes=100)
+    picture = {"type": "image", "media_type": "image/png", "data": base64.b64encode(bytes(90)).decode()}
+    async with serving(agents=[agent]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "small"})
+        for content in ("x" * 101, [{"type": "text", "text": "x" * 11}, picture]):
+            answer = await ada.post("/v1/sessions/s1/messages", json={"content": content})
+            assert answer.status_code == 413
+            assert answer.json()["type"] == "/errors/message-too-large"
+            assert answer.json()["limit"] == 100
+        answer = await ada.post(
+            "/v1/sessions/s1/messages", json={"content": [{"type": "text", "text": "x" * 10}, picture]}
+        )
+        assert answer.status_code == 202
+
+
 async def test_parts_are_said(serving):
     """Text, pictures and files arrive as they were sent."""
     seen = []

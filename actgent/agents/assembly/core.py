@@ -7,7 +7,7 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.agents.teams import receivers_among
 from actgent.llm.base import LLM
 from actgent.memory.base import Memory
-from actgent.messages import Message, Sender
+from actgent.messages import Message, Sender, message_bytes
 from actgent.modes.modes import Modes
 from actgent.protocols.base import Profile
 from actgent.protocols.prompts import PromptManager
@@ -89,7 +89,7 @@ def build_core(
             is_parallel=parallel_tools,
             access=access,
         ),
-        inbox=PriorityInbox[Message](f"agent {name}", **bounds),
+        inbox=PriorityInbox[Message](f"agent {name}", size_of=message_bytes, **bounds),
         dispatcher=dispatcher,
         observer=observer,
         router=router,

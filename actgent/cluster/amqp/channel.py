@@ -9,7 +9,7 @@ import trio
 from pamqp import base, commands
 from pamqp.common import FieldValue
 
-from actgent.errors import UsageError
+from actgent.errors import MessageTooLarge, UsageError
 from actgent.errors.printable import shown
 from actgent.support.logs import logger_of
 
@@ -257,9 +257,7 @@ class Channel:
         self, exchange: str, key: str, body: bytes, properties: commands.Basic.Properties, *, mandatory: bool
     ) -> None:
         if len(body) > MAX_MESSAGE:
-            raise UsageError(
-                f"a message of {len(body):,} bytes: at most {MAX_MESSAGE:,} go through the broker"
-            )
+            raise MessageTooLarge("the broker", len(body), MAX_MESSAGE)
         self._check_open()
         self._outlet.send_content(self.number, exchange, key, body, properties, mandatory=mandatory)
 
