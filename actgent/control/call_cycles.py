@@ -1,4 +1,4 @@
-"""Calls that go round in a circle: the same two or three, one after the other, that bring the same results each time.
+"""Detect cycles of tool calls: the same two to eight calls, one after the other, with the same results in each round.
 
 A result that differs is progress, as that of a status that is asked for between pauses; so calls count as the same only with the
 same results, as far as those are known. One call that is repeated is no circle: that one counts whatever it brings.
@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from actgent.messages import Message, ToolCall, ToolResult
 
-PERIODS = (2, 3)
+PERIODS = range(2, 9)
+"""The numbers of calls that a cycle may have. A longer cycle ends at the limit of model calls."""
 LEAST = 2
 """How often a circle goes round at least before it is one."""
 FEWEST = min(PERIODS) * LEAST
@@ -29,8 +30,12 @@ def circle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -
     """The calls that went round so often, and begin once more with the last one; empty where nothing does."""
     rounds = max(rounds, LEAST)
     for period in PERIODS:
+        if len(called) <= period * rounds:
+            break
+        if not is_same(called[-1], called[-1 - period]):
+            continue
         last = called[-(period * rounds + 1) :]
-        if len(last) > period * rounds and is_same(last[-1], last[-1 - period]) and _repeats(last, period):
+        if _repeats(last, period):
             results = _results_of(last, record)
             if all(_agree(results, *pair) for pair in _pairs(last[:-1], period)):
                 return last[:period]

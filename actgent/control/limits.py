@@ -101,7 +101,7 @@ class Limits:
     depth: int = _bound(8, _Count(1))
     """How many agents may ask each other, one below the other."""
     identical_calls: int = _bound(3, _Count(1))
-    """How often in a row the same tool may be called with the same arguments, or a cycle of two or three calls
+    """How often in a row the same tool may be called with the same arguments, or a cycle of two to eight calls
     may go round that brings the same results (at least twice). A call that ends the process counts, too: one whose
     outcome stays unknown is not made for ever."""
     answer_calls: int = _bound(64, _Count(1))

@@ -15,8 +15,10 @@ def find_url(argument: str | None, variables: Sequence[str], *, default: str) ->
     """The address of an API, without a slash at its end.
 
     Raises:
-        ConfigurationError: it is no http(s) address; the text names argument and variables, never the address.
+        ConfigurationError: The argument is empty, or the address is no http(s) address. The text names argument and
+            variables, never the address.
     """
+    _check_given("base_url", argument, "take the address of the variables or of the provider")
     url = (argument or _first(variables) or default).strip()
     try:
         parsed = httpx2.URL(url)
@@ -34,8 +36,9 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
 
     Raises:
         MissingKey: there is none, and it is not optional.
-        ConfigurationError: it has characters that no HTTP header can carry.
+        ConfigurationError: The argument is empty, or the key has characters that no HTTP header can carry.
     """
+    _check_given("api_key", argument, "take the key of the variables")
     key = (argument or _first(variables) or "").strip()
     if not key and is_optional:
         return NO_KEY
@@ -46,6 +49,23 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
             f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that no key has"
         )
     return key
+
+
+def _check_given(name: str, argument: object, instead: str) -> None:
+    """Refuse an argument that is given and empty, e.g. from a setting that was not filled in.
+
+    An empty base_url would send key and conversation to the provider's public address; an empty api_key would send the
+    key of an environment variable to that address.
+
+    Raises:
+        ConfigurationError: The argument is an empty text, or no text at all.
+    """
+    if argument is None:
+        return
+    if not isinstance(argument, str):
+        raise ConfigurationError(f"{name}= is a text, not {type(argument).__name__}")
+    if not argument.strip():
+        raise ConfigurationError(f"{name}= is empty: fill it in, or leave it out (None) to {instead}")
 
 
 def _first(variables: Sequence[str]) -> str | None:

@@ -254,13 +254,14 @@ def looping(cycle, results, kind=BareAgent, **options):
 
 TWO = [("f", 1), ("g", 1)]
 THREE = [("f", 1), ("f", 2), ("g", 1)]
+FOUR, FIVE, EIGHT = ([*(("f", n) for n in range(count - 1)), ("g", 1)] for count in (4, 5, 8))
 
 
 @pytest.mark.parametrize(
-    ("cycle", "most", "asks"), [(TWO, 3, 7), (THREE, 3, 10), (TWO, 1, 5), (THREE, 2, 7), (TWO, 5, 11)]
+    ("cycle", "most", "asks"), [(TWO, 3, 7), (THREE, 3, 10), (TWO, 1, 5), (THREE, 2, 7), (TWO, 5, 11), (FOUR, 3, 13), (FIVE, 3, 16), (EIGHT, 2, 17)]
 )
 async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_clock):
-    """Two or three calls go round as often as one may be repeated; then the turn ends before they begin again."""
+    """Two to eight calls go round as often as one may be repeated; then the turn ends before they begin again."""
     agent, asked = looping(cycle, ["same"], limits=Limits(identical_calls=most))
     async with agent:
         with pytest.raises(LimitReached, match=r"rounds of the same calls \('f', ") as caught:
@@ -269,7 +270,7 @@ async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_c
     assert asked[0] == asks
 
 
-@pytest.mark.parametrize("cycle", [TWO, THREE])
+@pytest.mark.parametrize("cycle", [TWO, THREE, FOUR, FIVE, EIGHT])
 async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock):
     """Who asks again and again for something that changes goes on."""
     agent, asked = looping(cycle, [str(n) for n in range(100)])
@@ -281,13 +282,14 @@ async def test_calls_that_bring_something_new_are_progress(cycle, autojump_clock
 
 
 @pytest.mark.parametrize("kind", [BareAgent, StepsAgent])
-@pytest.mark.parametrize(("cycle", "asks"), [(TWO, 7), (THREE, 10)])
+@pytest.mark.parametrize(("cycle", "asks"), [(TWO, 7), (THREE, 10), (FIVE, 16)])
 async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
     """A circle is noticed as in one life, wherever the process died in it."""
     crashes = 0
+    options = {} if kind is BareAgent else {"max_iterations": 25}
     for writes in range(2, 100, 2):
         async with MemoryJournal().running() as journal:
-            agent, asked = looping(cycle, ["same"], kind)
+            agent, asked = looping(cycle, ["same"], kind, **options)
             failures = []
             agent.on_session(lambda session, heard=failures: session.on_exception(heard.append))
             dying = DyingJournal(journal, writes)
@@ -307,7 +309,7 @@ async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
             said = sum(bool(getattr(record, "stop", "")) for record in await journal.load("s"))
             if not dying.is_dead:
                 break
-            agent, asked = looping(cycle, ["same"], kind)
+            agent, asked = looping(cycle, ["same"], kind, **options)
             asked[0] = said
             agent.on_session(lambda session, heard=failures: session.on_exception(heard.append))
             async with open_runtime(journal=journal) as runtime:

@@ -30,6 +30,14 @@ def called(words, results):
         ("xababa", "91212", 2),
         ("ababa", "12", 2),  # what is not known tells nothing apart
         ("ababa", "", 2),
+        ("abcdabcda", "12341234", 4),
+        ("abcdeabcdea", "1234512345", 5),
+        ("abcdefghabcdefgha", "1234567812345678", 8),
+        ("abcdabcda", "12341235", 0),
+        ("aabaaba", "123123", 3),
+        ("aaabaaaba", "12341234", 4),  # a call may stand in a round several times
+        ("ababababa", "12321232", 4),  # the results repeat after four calls only
+        ("abcdefghiabcdefghia", "123456789123456789", 0),  # longer than any that is looked for
     ],
 )
 def test_what_is_a_circle(words, results, period):

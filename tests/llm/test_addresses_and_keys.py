@@ -1,0 +1,67 @@
+"""Addresses and keys of providers: an empty argument never stands for the public address or a key of the environment."""
+
+import pytest
+
+from actgent import Anthropic, ConfigurationError, MissingKey, OpenAI, OpenAIResponses
+from actgent.llm.models import PROVIDERS, key_variables, resolve_model, url_variables
+from actgent.llm.settings import LLMSettings, load_settings
+
+NAMED = {
+    provider: lambda provider=provider, **options: resolve_model(f"{provider}:m", **options)
+    for provider in PROVIDERS
+}
+CLIENTS = {
+    **NAMED,
+    "OpenAI": lambda **options: OpenAI("m", **options),
+    "OpenAIResponses": lambda **options: OpenAIResponses("m", **options),
+    "Anthropic": lambda **options: Anthropic("m", **options),
+    "settings": lambda **options: LLMSettings(model="openai:m", **options).build(),
+    "loaded settings": lambda **options: load_settings(model="anthropic:m", **options).build(),
+}
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch):
+    """Every provider has a key, and no address, in the environment."""
+    for provider in PROVIDERS:
+        for variable in key_variables(provider):
+            monkeypatch.setenv(variable, "key-of-the-environment")
+        for variable in (*url_variables(provider), "LLM_PROVIDER_URL"):
+            monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("value", ["", " ", "\t\n"])
+@pytest.mark.parametrize("argument", ["base_url", "api_key"])
+def test_an_empty_argument_is_refused(client, argument, value):
+    """A setting that was not filled in sent key and conversation to the public address, or took another key."""
+    options = {"base_url": "http://127.0.0.1:1/v1", argument: value}
+    with pytest.raises(ConfigurationError, match=rf"{argument}= is empty: fill it in, or leave it out"):
+        CLIENTS[client](**options)
+
+
+@pytest.mark.parametrize("value", [5, b"http://x.example", ["http://x.example"]])
+@pytest.mark.parametrize("argument", ["base_url", "api_key"])
+def test_an_argument_that_is_no_text_is_refused(argument, value):
+    """The type is named, and never the value, which may be a key."""
+    with pytest.raises(ConfigurationError, match=rf"{argument}= is a text, not {type(value).__name__}"):
+        OpenAI("m", **{"base_url": "http://127.0.0.1:1/v1", argument: value})
+
+
+def test_none_takes_the_variables(monkeypatch):
+    """As if the argument was left out."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert OpenAI("m", base_url=None, api_key=None).base_url == "http://127.0.0.1:1/v1"
+
+
+@pytest.mark.parametrize("value", ["", "  "])
+def test_an_empty_variable_is_not_set(monkeypatch, value):
+    """Shells and containers export empty variables for settings that they do not have: the next source counts."""
+    monkeypatch.setenv("OPENAI_BASE_URL", value)
+    assert OpenAI("m").base_url == "https://api.openai.com/v1"
+    monkeypatch.setenv("LLM_PROVIDER_URL", "http://127.0.0.1:1/v1")
+    assert OpenAI("m").base_url == "http://127.0.0.1:1/v1"
+    monkeypatch.delenv("LLM_PROVIDER_URL")
+    monkeypatch.setenv("OPENAI_API_KEY", value)
+    with pytest.raises(MissingKey):
+        OpenAI("m")
