@@ -31,7 +31,7 @@ def _to_rule(given: ModeRule | Iterable[Tool | str]) -> ModeRule | tuple[Tool | 
     if callable(given) and not isinstance(given, Tool):
         check_rule_function("the rule of a mode", given, takes="(call, tool, context)")
         return given
-    return to_tools(given)  # type: ignore[arg-type] # it is checked
+    return to_tools(given)
 
 
 def to_tools(given: Iterable[Tool | str]) -> tuple[Tool | str, ...]:

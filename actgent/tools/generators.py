@@ -35,11 +35,12 @@ def is_sync(function: object) -> bool:
 
     Looks through partials, and at `__call__` of an object.
     """
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not callable(function) or is_generator(function):
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if not callable(inner) or is_generator(inner):
         return False
-    called = function if inspect.isroutine(function) or isinstance(function, type) else function.__call__
+    called = inner if inspect.isroutine(inner) or isinstance(inner, type) else inner.__call__
     return not inspect.iscoroutinefunction(called)
 
 

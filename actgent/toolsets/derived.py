@@ -17,7 +17,7 @@ def filtering(keep: Callable[[Tool], bool] | Iterable[str]) -> Derive:
     if callable(keep) and not isinstance(keep, Tool):
         check_rule_function("filtered()", keep, takes="(tool)")
         return lambda tools: [tool for tool in tools if allowed_by("the function of filtered()", keep(tool))]
-    names = frozenset([keep] if isinstance(keep, str) else keep)  # type: ignore[arg-type] # it is checked
+    names = frozenset([keep] if isinstance(keep, str) else keep)
     for name in names:
         if not isinstance(name, str):
             raise ConfigurationError(f"filtered() takes names of tools, not {name!r:.200}")

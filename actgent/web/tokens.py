@@ -68,9 +68,10 @@ def _named(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
     check_id(field.name, "" if value is None else value)
 
 
-def _expiry(_: object, __: object, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if value is not None and not (is_number and math.isfinite(value)):  # type: ignore[arg-type]
+def _expiry(_: object, __: object, value: float | None) -> None:
+    given: object = value
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if value is not None and not (is_number and math.isfinite(value)):
         raise ConfigurationError(f"expires= is a Unix time in seconds, or None for never, not {value!r:.200}")
 
 

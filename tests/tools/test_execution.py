@@ -323,7 +323,7 @@ async def test_a_read_after_a_write_sees_it():
 
 @pytest.mark.parametrize("ways", list(itertools.product(WAYS, repeat=3)))
 async def test_overlapping_calls_start_in_the_order_of_the_answer(ways):
-    """trio starts tasks in random order; calls of one answer start in its order all the same."""
+    """Trio starts tasks in random order; calls of one answer start in its order all the same."""
     for _ in range(10):
         log = OrderLog()
         tools = [log.make(name, way, effect="pure") for name, way in zip("abc", ways, strict=True)]

@@ -109,9 +109,9 @@ class MCPServer(Toolset):
         for flag, value in (("required", required), ("trust_hints", trust_hints), ("resources", resources)):
             if not isinstance(value, bool):  # a text such as "false" would count as true
                 raise ConfigurationError(f"{flag}= is true or false, not {value!r:.200}")
-        for seconds, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ConfigurationError(f"{seconds}= is a number of seconds above 0, not {value!r:.200}")
+        for argument, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if type(seconds) not in (int, float) or not seconds > 0:
+                raise ConfigurationError(f"{argument}= is a number of seconds above 0, not {seconds!r:.200}")
         self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd
         self.url, self.headers, self.auth = url or "", dict(headers or {}), auth
         if oauth is not None and (url is None or auth is not None):

@@ -27,7 +27,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def _check_seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    given: object = value
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
     if not (is_number and 0 < value < math.inf):
         raise ConfigurationError(f"{field.name}= is a number of seconds above 0, not {value!r:.200}")
 

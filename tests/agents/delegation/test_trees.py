@@ -258,7 +258,17 @@ FOUR, FIVE, EIGHT = ([*(("f", n) for n in range(count - 1)), ("g", 1)] for count
 
 
 @pytest.mark.parametrize(
-    ("cycle", "most", "asks"), [(TWO, 3, 7), (THREE, 3, 10), (TWO, 1, 5), (THREE, 2, 7), (TWO, 5, 11), (FOUR, 3, 13), (FIVE, 3, 16), (EIGHT, 2, 17)]
+    ("cycle", "most", "asks"),
+    [
+        (TWO, 3, 7),
+        (THREE, 3, 10),
+        (TWO, 1, 5),
+        (THREE, 2, 7),
+        (TWO, 5, 11),
+        (FOUR, 3, 13),
+        (FIVE, 3, 16),
+        (EIGHT, 2, 17),
+    ],
 )
 async def test_calls_that_go_round_are_no_progress(cycle, most, asks, autojump_clock):
     """Two to eight calls go round as often as one may be repeated; then the turn ends before they begin again."""
