@@ -34,6 +34,7 @@ def some(cls):
         "NotSerializable": ("key", "it is a function"),
         "InboxFull": ("tutor", 3),
         "DeadlineExceeded": ("tutor", 3.0),
+        "MessageTooLarge": ("agent tutor", 9, 8),
         "ActorFailed": ("tutor", "it raised"),
         "Suspended": (["approval"],),
         "JournalVersion": (2, 1),
