@@ -138,7 +138,7 @@ _NAMES = {
     "definitions.instructions": ("AgentFolder", "read_folder"),
     "journal.base": ("SessionSummary",),
     "runtime.directory": ("AgentCard",),
-    "agents.goal": ("GoalAgent", "GoalResult", "run_agent"),
+    "agents.goal": ("GoalAgent", "GoalResult", "run_agent", "run_agent_sync"),
     "control.limits": ("Limits",),
     "control.quotas": ("Quotas",),
     "control.schedule": ("Schedule",),

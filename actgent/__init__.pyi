@@ -16,6 +16,7 @@ from .agents.goal import (
     GoalAgent as GoalAgent,
     GoalResult as GoalResult,
     run_agent as run_agent,
+    run_agent_sync as run_agent_sync,
 )
 from .agents.model_tools.consolidation import (
     Consolidation as Consolidation,

@@ -55,6 +55,7 @@ FACE = [
     "GoalAgent",
     "GoalResult",
     "run_agent",
+    "run_agent_sync",
     "register_provider",
     "Cached",
     "StepsAgent",

@@ -25,14 +25,14 @@ def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
         here = trio.lowlevel.current_trio_token()
     except RuntimeError:
         raise OutsideTrio(
-            what, "asyncio runs this code" if asyncio_runs_here() else "no trio runs here"
+            what, "asyncio runs this code" if is_asyncio_running() else "no trio runs here"
         ) from None
     if loop is not None and here is not loop:
         raise OutsideTrio(what, "it belongs to the trio of another thread")
 
 
-def asyncio_runs_here() -> bool:
-    """Return True if an event loop of asyncio runs in this thread."""
+def is_asyncio_running() -> bool:
+    """Return True if an asyncio event loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")  # where nobody has imported it, it does not run
     try:
         return asyncio is not None and asyncio.get_running_loop() is not None

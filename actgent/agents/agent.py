@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import asyncio_runs_here, check_loop
+from actgent.actors.event_loop import is_asyncio_running, check_loop
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_flag, check_id, check_seconds
@@ -740,7 +740,7 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if trio.lowlevel.in_trio_run():
             raise UsageError(f"trio runs here: take `await agent.run(...)` of agent {self.name!r}")
-        if asyncio_runs_here():
+        if is_asyncio_running():
             _log.warning(
                 "run_sync() of agent %s blocks the event loop of asyncio until the answer: take `async with open_portal()` "
                 "and `await agent.run(...)`, see docs/asyncio.md",

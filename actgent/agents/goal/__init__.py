@@ -2,6 +2,7 @@
 
 from .agent import GoalAgent
 from .report import RunMetrics, ToolMetrics
-from .run import GoalResult, run_agent
+from .result import GoalResult
+from .run import run_agent, run_agent_sync
 
-__all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent"]
+__all__ = ["GoalAgent", "GoalResult", "RunMetrics", "ToolMetrics", "run_agent", "run_agent_sync"]

@@ -4,9 +4,14 @@ import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, Unpack, overload
 
+import trio
+
 from actgent.agents.agent import Agent
-from actgent.agents.options import CommonOptions, ToolLike, Tools
-from actgent.messages import DataT_co
+from actgent.agents.options import CommonOptions, FormT, MessageOptions, ToolLike, Tools
+from actgent.agents.runs import view_session
+from actgent.agents.session import Session
+from actgent.errors import ConfigurationError, InboxFull, UsageError
+from actgent.messages import DataT_co, Message, Reply, new_id
 from actgent.protocols.goal import CustomAction, Goal, goal_view
 from actgent.tools.adapters import is_tool_shaped
 from actgent.tools.base import DepsT, Tool, ToolContext
@@ -16,7 +21,11 @@ from actgent.tools.state import StateTool, state_tool, takes_state
 from actgent.toolsets.toolset import Toolset
 
 from .report import Narration, Write, to_stderr
+from .result import GoalResult, goal_result
 from .task_runner import TaskRunner
+
+_CLOSING = 5.0
+"""Seconds to close a session that `run_goal` opened, also when it is cancelled."""
 
 
 class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
@@ -81,9 +90,108 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         options.setdefault("protocol", protocol)
         given = [*tools_from(tools, bound=state_characters), *((TaskRunner(),) if tasks else ())]
         super().__init__(name, output=output, tools=given, **options)
+        self._has_output = output is not None
         self.narration = Narration(to_stderr if verbose is True else verbose) if verbose else None
         if self.narration is not None:
             self.narration.attach(self)
+
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: type[FormT],
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[FormT]: ...
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: None = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[DataT_co]: ...
+    @overload
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: object,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult: ...
+    async def run_goal(
+        self,
+        goal: str,
+        *,
+        session: Session[Any] | None = None,
+        output: Any = None,
+        **options: Unpack[MessageOptions[DepsT]],
+    ) -> GoalResult[Any]:
+        """Work towards a goal, and return the outcome with everything found, also if the turn fails.
+
+        `run` raises what a turn fails with, as in every agent; here a model error, malformed answers, a limit or a timeout are a result
+        with `status`, `error` and `failure`. The options are those of `run`. Without a session the goal has a fresh one,
+        which is closed afterwards unless the goal waits for an approval.
+
+        Raises:
+            ConfigurationError: An argument is wrong; no model was called.
+            UsageError: The agent is not running, or the session cannot take the goal.
+            InboxFull: The inbox had no room for the goal.
+        """
+        if not isinstance(goal, str) or not goal.strip():
+            raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
+        if session is not None:
+            return await self._run_goal(goal, session, output=output, **options)
+        session, status = await self.create_session(options.pop("sender", None) or "user"), ""
+        try:
+            result = await self._run_goal(goal, session, output=output, **options)
+            status = result.status
+        finally:
+            if status != "suspended":
+                with trio.move_on_after(_CLOSING, shield=True):
+                    await session.aclose()
+        return result
+
+    async def _run_goal(self, goal: str, session: Session[Any], **options: Any) -> GoalResult[Any]:
+        begun, opener = trio.current_time(), await self._await_opener()
+        turn = options["message_id"] = options.get("message_id") or new_id()
+        before = await view_session(opener, session)
+        reply: Reply[Any] | None = None
+        failure: Exception | None = None
+        try:
+            reply = await self.run(goal, session=session, **options)
+        except InboxFull:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever ended the turn is part of the result
+            failure = error
+        after = await view_session(opener, session)
+        if isinstance(failure, ConfigurationError | UsageError) and not _was_answered(
+            after.history[len(before.history) :]
+        ):
+            raise failure
+        result = goal_result(
+            goal,
+            turn=turn,
+            state=after.state,
+            history=after.history,
+            usage=after.usage - before.usage,
+            reply=reply,
+            failure=failure,
+            max_iterations=self.protocol.max_iterations or 0,
+            seconds=trio.current_time() - begun,
+            wants_text=options.get("output") is None and not self._has_output,
+        )
+        if self.narration is not None and failure is not None:
+            self.narration.line(f"ended: {result.status} ({result.error})")
+        return result
+
+
+def _was_answered(history: Iterable[Message]) -> bool:
+    """Return True if a model has answered since a goal was given."""
+    return any(message.sender.kind == "assistant" for message in history)
 
 
 def tools_from(tools: Tools, *, bound: int | None = None) -> list[Tool | Toolset]:

@@ -1,131 +1,50 @@
-"""`run_agent`, the shortest way to one goal, and what came of it."""
+"""`run_agent` and `run_agent_sync`: one goal in one call."""
 
-from collections.abc import Mapping
-from typing import Any, Generic, overload
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, TypedDict, Unpack, overload
 
-import attrs
 import trio
 
+from actgent.actors.event_loop import is_asyncio_running
 from actgent.agents.options import FormT, Tools
-from actgent.agents.session import Session
 from actgent.control.limits import Limits
-from actgent.errors import ConfigurationError, LimitReached
+from actgent.errors import UsageError
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
-from actgent.protocols.goal import (
-    PlannedTask,
-    Progress,
-    Status,
-    absorb,
-    closing_words,
-    progress_in,
-    results_of,
-    tasks_in,
-)
-from actgent.protocols.renderings import conversation_text
-from actgent.support.deprecations import warn_deprecated
-from actgent.tools.outputs.moved import whole_state
+from actgent.protocols.goal import CustomAction
 
 from .agent import GoalAgent
-from .report import RunMetrics, Write, metrics_of
+from .report import Write
+from .result import GoalResult
 
 
-@attrs.frozen(kw_only=True)
-class GoalResult(Generic[DataT_co]):
-    """What came of a goal; `str(result)` is its text."""
+class GoalOptions(TypedDict, total=False):
+    """The arguments of `run_agent` besides the goal, the model and `output`."""
 
-    data: DataT_co | None
-    """The value of the declared form, or else the text; None where there is no answer in the form that was asked."""
-    text: str
-    """The answer as text."""
-    status: Status
-    """How it ended; whether it was reached is `achieved`."""
-    achieved: bool
-    """True if an evaluation said so."""
-    error: str | None
-    """Why it ended otherwise than it should; None if it did not."""
-    evaluation: Mapping[str, Any] | None
-    """The last one: achieved, feedback, missing_items, suggestions."""
-    raw_data: Mapping[str, Any]
-    """Values that tools and custom actions wrote into the state."""
-    tool_results: tuple[ToolResult, ...]
-    """Of all calls, in the order in which they were made."""
-    used_tools: tuple[str, ...]
-    """Names of the tools that were called."""
-    iterations: int
-    """Model calls that it took, counted as `max_iterations` are."""
+    tools: Tools
     max_iterations: int
-    """The bound that it was given."""
-    history: tuple[Message, ...]
-    """All that was said in its session, oldest first."""
-    usage: Usage = NO_USAGE
-    """Of its session; `usage.total` is that with the sessions that worked for it."""
-
-    tasks: tuple[PlannedTask, ...] = ()
-    """Those of all plans, in their order, where plans are lists of tasks."""
-    metrics: RunMetrics | None = None
-    """What it took: seconds, calls, successes by tool, tokens and cost."""
-
-    def __str__(self) -> str:
-        return self.text
-
-    @property
-    def result(self) -> DataT_co | None:
-        """The old name of `data`."""
-        warn_deprecated("GoalResult.result")
-        return self.data
-
-    @property
-    def conversation(self) -> str:
-        """The history as readable text."""
-        return conversation_text(self.history)
+    actions: Iterable[CustomAction]
+    limits: Limits | None
+    timeout: float | None
+    deps: Any
+    models: Mapping[str, ModelLike | LLMSettings | str] | None
+    tasks: bool
+    verbose: bool | Write
+    owner: str
 
 
 @overload
 async def run_agent(
-    goal: str,
-    llm: ModelLike | LLMSettings | str,
-    *,
-    tools: Tools = (),
-    max_iterations: int = 20,
-    output: type[FormT],
-    limits: Limits | None = None,
-    deps: Any = None,
-    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
-    tasks: bool = False,
-    verbose: bool | Write = False,
-    owner: str = "user",
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[GoalOptions]
 ) -> GoalResult[FormT]: ...
 @overload
 async def run_agent(
-    goal: str,
-    llm: ModelLike | LLMSettings | str,
-    *,
-    tools: Tools = (),
-    max_iterations: int = 20,
-    output: None = None,
-    limits: Limits | None = None,
-    deps: Any = None,
-    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
-    tasks: bool = False,
-    verbose: bool | Write = False,
-    owner: str = "user",
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[GoalOptions]
 ) -> GoalResult[str]: ...
 @overload
 async def run_agent(
-    goal: str,
-    llm: ModelLike | LLMSettings | str,
-    *,
-    tools: Tools = (),
-    max_iterations: int = 20,
-    output: object,
-    limits: Limits | None = None,
-    deps: Any = None,
-    models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
-    tasks: bool = False,
-    verbose: bool | Write = False,
-    owner: str = "user",
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[GoalOptions]
 ) -> GoalResult: ...
 async def run_agent(
     goal: str,
@@ -134,32 +53,45 @@ async def run_agent(
     tools: Tools = (),
     max_iterations: int = 20,
     output: Any = None,
+    actions: Iterable[CustomAction] = (),
     limits: Limits | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would cancel, and lose the result
     deps: Any = None,
     models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
     tasks: bool = False,
     verbose: bool | Write = False,
     owner: str = "user",
 ) -> GoalResult[Any]:
-    """Work towards a goal with one agent of its own, and return what came of it.
+    """Work towards one goal with a new `GoalAgent`, and return the outcome with everything found.
 
-    `limits` bound the work as they bound a turn; at one of them the result is `incomplete`, with what was found so far.
-    `models` are those of single roles, `tasks` has plans carried out at once, and `verbose` tells what goes on, as
-    `GoalAgent` has them.
-    `owner` is for whom it is done: whose quota pays, and whose answers a `Cached` model may give again.
-    A goal that is not achieved is a result too, and says so: see `GoalResult.achieved` and `status`.
+    Every end of the work is a result: the goal achieved, malformed answers, a model error, failed tools, `max_iterations`, `limits`,
+    `timeout`, a detected loop. See `GoalResult.status`, `achieved`, `error` and `failure`.
+
+    Args:
+        goal: What is to be achieved, in words.
+        llm: As `Agent` takes it.
+        tools: As `GoalAgent` takes them: tools, functions `(state, args)`, other functions, or a mapping of them by name.
+        max_iterations: The most model calls.
+        output: The type of the answer; it is `GoalResult.data`.
+        actions: Actions of your own that the model may choose.
+        limits: The bounds of the work, as those of a turn.
+        timeout: Seconds for the work; None is no bound.
+        deps: What tools find in `ToolContext.deps`.
+        models: Models of single roles, as `GoalAgent` takes them.
+        tasks: True: plans are lists of tasks, which are carried out at once.
+        verbose: True writes decisions, calls and state changes to standard error; a function takes the lines instead.
+        owner: Whose quota pays, and whose answers a `Cached` model may give again.
 
     Raises:
-        ActgentError: the model failed, or gave no usable answer.
+        ConfigurationError: An argument is wrong; no model was called.
     """
-    if not isinstance(goal, str):
-        raise ConfigurationError(f"run_agent(goal, llm): the goal is a text, not {goal!r:.200}")
     agent = GoalAgent(
         "goal",
         llm=llm,
         tools=tools,
         max_iterations=max_iterations,
         output=output,
+        actions=actions,
         limits=limits,
         deps=deps,
         models=models,
@@ -167,57 +99,36 @@ async def run_agent(
         verbose=verbose,
     )
     async with agent:
-        begun = trio.current_time()
         session = await agent.create_session(owner)
-        try:
-            reply = await agent.run(goal, session=session)
-        except LimitReached as error:
-            progress = _cut(_progress(session), error, max_iterations)
-            if agent.narration is not None:
-                agent.narration.line(f"ended: incomplete ({progress.error})")
-            reply = Reply(text=closing_words(progress, session.history))
-        else:
-            progress = _progress(session)
-    wants_text = output is None and progress.status != "incomplete"
-    data = reply.text if wants_text else reply.data
-    seconds = trio.current_time() - begun
-    return _goal_result(
-        session, progress, text=reply.text, data=data, max_iterations=max_iterations, seconds=seconds
-    )
+        return await agent.run_goal(goal, session=session, timeout=timeout)
 
 
-def _progress(session: Session) -> Progress:
-    """As it is at the end; native calls may have come after it was last written down."""
-    progress = progress_in(session.state) or Progress(turn="", goal="", start=0, mark=0)
-    absorb(progress, session.history, end=len(session.history))
-    return progress
+@overload
+def run_agent_sync(
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[GoalOptions]
+) -> GoalResult[FormT]: ...
+@overload
+def run_agent_sync(
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[GoalOptions]
+) -> GoalResult[str]: ...
+@overload
+def run_agent_sync(
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[GoalOptions]
+) -> GoalResult: ...
+def run_agent_sync(
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: Any = None, **options: Unpack[GoalOptions]
+) -> GoalResult[Any]:
+    """Work towards one goal in synchronous code: `run_agent` in an event loop of its own, with the same arguments.
 
-
-def _cut(progress: Progress, error: LimitReached, max_iterations: int) -> Progress:
-    """Ended by a limit that no protocol can speak at."""
-    calls = min(max_iterations, int(error.used.get("model_calls", progress.calls)))
-    return attrs.evolve(progress, status="incomplete", error=str(error), calls=calls)
-
-
-def _goal_result(
-    session: Session, progress: Progress, *, text: str, data: Any, max_iterations: int, seconds: float
-) -> GoalResult:
-    history = session.history
-    results, tasks = tuple(results_of(progress, history)), tuple(tasks_in(session.state, progress.turn))
-    return GoalResult(
-        data=data,
-        text=text,
-        status=progress.status,
-        achieved=progress.achieved,
-        error=progress.error,
-        evaluation=progress.evaluation,
-        raw_data=whole_state(session.state).whole(),
-        tool_results=results,
-        used_tools=tuple(progress.used_tools),
-        iterations=progress.iterations,
-        max_iterations=max_iterations,
-        history=history,
-        usage=session.usage,
-        tasks=tasks,
-        metrics=metrics_of(results, tasks, session.usage, seconds=seconds, model_calls=progress.iterations),
-    )
+    Raises:
+        UsageError: An event loop, trio or asyncio, runs in this thread; there await `run_agent`, or take `open_portal`.
+        ConfigurationError: An argument is wrong; no model was called.
+    """
+    if trio.lowlevel.in_trio_run():
+        raise UsageError("run_agent_sync(): trio runs in this thread; write `await run_agent(...)`")
+    if is_asyncio_running():
+        raise UsageError(
+            "run_agent_sync(): asyncio runs in this thread, and the call would block its loop: run it by "
+            "asyncio.to_thread(run_agent_sync, ...), or see open_portal()"
+        )
+    return trio.run(partial(run_agent, goal, llm, output=output, **options))

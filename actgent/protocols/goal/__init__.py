@@ -1,7 +1,7 @@
 """The protocol that works towards a goal, and calls it achieved only after an evaluation."""
 
 from .decisions import CustomAction
-from .progress import Progress, Status, absorb, goal_view, progress_in, results_of, turn_of
+from .progress import Progress, Status, goal_view, progress_at_end, progress_in, results_of, turn_of
 from .protocol import Goal
 from .references import References
 from .tasks import (
@@ -25,10 +25,10 @@ __all__ = [
     "Progress",
     "References",
     "Status",
-    "absorb",
     "closing_words",
     "goal_view",
     "kept_tasks",
+    "progress_at_end",
     "progress_in",
     "read_tasks",
     "results_of",

@@ -26,8 +26,11 @@ Status = Literal[
     "completed_without_formatting",
     "completed_with_summary_fallback",
     "incomplete",
+    "error",
+    "suspended",
 ]
-"""How a goal ended; empty while it goes on. Only `Progress.achieved` says whether it was reached."""
+"""How a goal ended; empty while it is worked on. The protocol itself never ends with `error` or `suspended`: the first is a turn
+that failed, the second one that waits for an approval. Only `Progress.achieved` says whether the goal was achieved."""
 WHOLE: tuple[Status, ...] = ("completed", "completed_with_formatting")
 """Those that leave nothing to be told beside the answer."""
 
@@ -151,6 +154,27 @@ def kept(progress: Progress) -> tuple[str, Mapping[str, Any]]:
     return STATE_KEY, {
         name: value for name, default in _DEFAULTS if (value := getattr(progress, name)) != default
     }
+
+
+def progress_at_end(
+    state: Mapping[str, Any], record: Sequence[Message], *, turn: str, goal: str, any_turn: bool
+) -> Progress:
+    """Return the progress of a turn that has ended, with the answers and results that the protocol did not read.
+
+    Args:
+        state: The session's state.
+        record: The session's messages.
+        turn: The id of the message that holds the goal.
+        goal: The goal as the user wrote it.
+        any_turn: True: take the progress in the state, whatever its turn is. A message that was answered together with
+            others has no turn of its own.
+    """
+    progress = progress_in(state)
+    if progress is None or not (any_turn or progress.turn == turn):
+        start = next((place for place, message in enumerate(record) if message.id == turn), len(record))
+        progress = Progress(turn=turn, goal=goal, start=start, mark=min(start + 1, len(record)))
+    absorb(progress, record, end=len(record))
+    return progress
 
 
 def _begun_in(record: Sequence[Message], turn: str) -> Progress:

@@ -1,25 +1,32 @@
 """A goal from the first plan to an honest end, through the whole agent."""
 
+import asyncio
 import json
 
 import attrs
 import pytest
+import trio
 
 from actgent import (
     Agent,
     ConfigurationError,
+    DeadlineExceeded,
     LimitReached,
     Limits,
+    ModelTimeout,
+    NotRunning,
     ParseError,
     ScriptedLLM,
     ToolCall,
     ToolContext,
     Usage,
+    UsageError,
     tool,
 )
-from actgent.agents.goal import GoalAgent, GoalResult, run_agent
+from actgent.agents.goal import GoalAgent, GoalResult, run_agent, run_agent_sync
 from actgent.llm.base import Answer
 from actgent.protocols.base import ClassificationType
+from actgent.protocols.goal import CustomAction
 from actgent.protocols.goal.progress import MAX_STALLED, STATE_KEY, progress_in
 from actgent.protocols.goal.protocol import Goal
 
@@ -215,8 +222,8 @@ async def test_no_other_stage_can_give_the_output():
     fits = '{"answer": "42"}'
     result, _ = await run(fits, *WAY, fits, output=Found)
     assert result.status == "completed_with_formatting"
-    with pytest.raises(ParseError):
-        await run(fits, fits, fits, output=Found)
+    result, _ = await run(fits, fits, fits, output=Found)
+    assert (result.status, result.data, type(result.failure)) == ("error", None, ParseError)
 
 
 async def test_output_of_one_run():
@@ -281,8 +288,151 @@ async def test_a_malformed_answer_is_asked_again_with_the_error():
     result, llm = await run("nope", *WAY)
     assert result.achieved
     assert any("no JSON in the answer" in message.parts[0].text for message in llm.chats[1].messages)
-    with pytest.raises(ParseError):
-        await run("nope", "nope", "nope")
+    result, llm = await run("nope", "nope", "nope")
+    assert (result.status, result.achieved, result.data, len(llm.chats)) == ("error", False, None, 3)
+    assert result.error.startswith("the model gave no usable answer: no JSON in the answer")
+
+
+# --- every end of the work is a result ---------------------------------------------------------
+
+
+class Gone(ScriptedLLM):
+    """A model that raises its script's exceptions."""
+
+    async def complete(self, chat, *, on_text=None):
+        answer = await super().complete(chat, on_text=on_text)
+        if answer.text == "gone":
+            raise ConnectionError("connection reset")
+        if answer.text == "hang":
+            await trio.sleep_forever()
+        return answer
+
+
+ENDS = {
+    "malformed": ([PLAN, use("ok"), "x", "x", "x"], {}, "error", ParseError, "no usable answer"),
+    "model error": ([PLAN, use("ok"), "gone"], {}, "error", Exception, "connection reset"),
+    "max_iterations": ([PLAN, use("ok"), unmet()], {"max_iterations": 3}, "incomplete", None, "3 iterations"),
+    "budget": ([PLAN, use("ok")], {"limits": Limits(model_calls=2)}, "incomplete", LimitReached, "model calls"),
+    "tool calls": (
+        [PLAN, use("ok"), use("ok", n=2)], {"limits": Limits(tool_calls=1)}, "incomplete", LimitReached, "tool calls",
+    ),
+    "timeout": ([PLAN, use("ok"), "hang"], {"timeout": 5}, "incomplete", DeadlineExceeded, "5 s"),
+    "seconds": ([PLAN, use("ok"), "hang"], {"limits": Limits(seconds=5)}, "incomplete", LimitReached, "seconds"),
+    "model timeout": (
+        [PLAN, use("ok"), "hang"], {"limits": Limits(model_timeout=5)}, "error", ModelTimeout, "no answer within 5 s",
+    ),
+    "detected loop": (
+        [PLAN, *[use("ok")] * 20], {"limits": Limits(identical_calls=20)}, "incomplete", None, "no progress",
+    ),
+    "identical calls": (
+        [PLAN, *[use("ok")] * 20], {"limits": Limits(identical_calls=2)}, "incomplete", LimitReached, "identical calls",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_every_end_of_the_work_keeps_what_was_found(end, autojump_clock):
+    """The status and the error say how the work ended; state, results, tools, history and metrics are there."""
+    script, options, status, failure, words = ENDS[end]
+    result = await run_agent("find v", Gone(script), tools=[ok], **options)
+    assert (result.status, result.achieved, result.data) == (status, False, None)
+    assert words in result.error
+    assert isinstance(result.failure, failure) if failure else result.failure is None
+    assert (result.raw_data, result.used_tools) == ({"v": 1}, ("ok",))
+    assert result.tool_results[0].error is None
+    assert result.text.startswith("The goal was not achieved: ")
+    assert '- ok: {"v": 1}' in result.text
+    assert (result.metrics.tools["ok"].succeeded >= 1, result.history[0].text) == (True, "find v")
+
+
+async def test_tools_that_fail_are_part_of_an_unachieved_result():
+    """A run in which no tool worked ends with the errors of the tools."""
+    result, _ = await run(use("broken"), "x", "x", "x", tools=[broken])
+    assert (result.status, result.raw_data) == ("error", {})
+    assert result.tool_results[0].error.endswith("it is broken")
+
+
+async def test_what_was_found_in_native_calls_is_kept():
+    """The protocol has not read these when the model fails."""
+    result = await run_agent("find v", Gone([ToolCall("ok", {"n": 4}), "gone"]), tools=[ok])
+    assert (result.status, result.raw_data, result.used_tools) == ("error", {"v": 4}, ("ok",))
+
+
+async def test_an_error_after_the_goal_is_achieved_keeps_the_achievement():
+    """The evaluation counts; only the answer of the declared type is missing."""
+    result = await run_agent("find v", Gone([*WAY, "gone"]), tools=[ok], output=Found)
+    assert (result.status, result.achieved, result.data, result.text) == ("error", True, None, "v is 1")
+
+
+async def test_cancellation_of_a_run_propagates(autojump_clock):
+    """A cancel scope of the caller ends the run without a result."""
+    with trio.move_on_after(5) as scope:
+        await run_agent("find v", Gone([PLAN, "hang"]), tools=[ok])
+        pytest.fail("the run was to be cancelled")
+    assert scope.cancelled_caught
+
+
+async def test_configuration_mistakes_raise_before_the_first_model_call():
+    """No model is called for a goal that cannot be worked on."""
+    llm = ScriptedLLM([PLAN])
+    for options in ({"tools": ["ok"]}, {"max_iterations": 0}, {"limits": Limits(cost=1.0)}, {"output": 3}):
+        with pytest.raises(ConfigurationError):
+            await run_agent("find v", llm, **options)
+    with pytest.raises(ConfigurationError, match="the goal is a text"):
+        await run_agent(3, llm)
+    assert llm.chats == []
+
+
+async def test_run_goal_of_an_agent_gives_the_result_of_each_goal_of_a_session():
+    """The second goal has its own progress, and one that fails does not show the first one's success."""
+    script = [*WAY, "x", "x", "x", ToolCall("ok", {"n": 7}), "gone"]
+    async with GoalAgent("tutor", llm=Gone(script), tools=[ok]) as agent:
+        session = await agent.create_session("ada")
+        first = await agent.run_goal("find v", session=session)
+        second = await agent.run_goal("find w", session=session)
+        third = await agent.run_goal("find x", session=session)
+    assert (first.status, first.achieved, first.iterations) == ("completed", True, 4)
+    assert (second.status, second.achieved, second.used_tools, second.iterations) == ("error", False, (), 3)
+    assert (third.status, third.used_tools, third.raw_data) == ("error", ("ok",), {"v": 7})
+    assert len(third.tool_results) == 1
+
+
+async def test_run_goal_without_a_session_closes_its_session():
+    """Cancelled or not, no session is left."""
+    sessions = []
+    async with GoalAgent("tutor", llm=ScriptedLLM(WAY), tools=[ok]) as agent:
+        agent.on_session(sessions.append)
+        result = await agent.run_goal("find v", sender="ada")
+        assert (result.achieved, result.history[0].sender.name) == (True, "ada")
+        assert [each.status for each in sessions] == ["closed"]
+    with pytest.raises(NotRunning):
+        await agent.run_goal("find v")
+
+
+async def test_run_agent_takes_custom_actions():
+    """A custom action changes the state, and its value is in the result."""
+    note = CustomAction("note", "Write a note.", lambda _, params: ("note", params["text"]))
+    result, llm = await run(PLAN, act("note", text="hi"), ACHIEVED, actions=[note])
+    assert (result.status, result.raw_data) == ("completed", {"note": "hi"})
+    assert "note" in unsaid(llm.chats[1])
+
+
+def test_run_agent_sync_works_in_a_script():
+    """The same result, with the same arguments, without an event loop of the caller."""
+    result = run_agent_sync("find v", ScriptedLLM(WAY), tools=[ok], max_iterations=9)
+    assert (result.data, result.max_iterations) == ("v is 1", 9)
+
+
+def test_run_agent_sync_is_refused_in_a_running_event_loop():
+    """In trio and in asyncio the error says what to write there."""
+
+    async def in_a_loop():
+        run_agent_sync("find v", ScriptedLLM(WAY), tools=[ok])
+
+    with pytest.raises(UsageError, match="await run_agent"):
+        trio.run(in_a_loop)
+    with pytest.raises(UsageError, match=r"asyncio\.to_thread"):
+        asyncio.run(in_a_loop())
 
 
 async def test_five_failed_evaluations_end_the_run():

@@ -1,0 +1,152 @@
+"""`GoalResult`: the outcome of one goal, and everything found on the way to it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic
+
+import attrs
+
+from actgent.errors import AnswerError, DeadlineExceeded, Interrupted, LimitReached, Stopped, Suspended
+from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
+from actgent.protocols.goal import (
+    PlannedTask,
+    Progress,
+    Status,
+    closing_words,
+    progress_at_end,
+    results_of,
+    tasks_in,
+)
+from actgent.protocols.renderings import conversation_text
+from actgent.support.deprecations import warn_deprecated
+from actgent.support.foreign import telling_text
+from actgent.tools.outputs.moved import whole_state
+
+from .report import RunMetrics, metrics_of
+
+_BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
+"""Errors that end a goal early although neither the model nor a tool failed."""
+
+
+@attrs.frozen(kw_only=True)
+class GoalResult(Generic[DataT_co]):
+    """The outcome of a goal, achieved or not, with everything found; `str(result)` is its text."""
+
+    data: DataT_co | None
+    """The value of the declared output type, or the text if none is declared; None if the goal ended without an answer."""
+    text: str
+    """The answer as text."""
+    status: Status
+    """How the goal ended: `incomplete` (a limit, no progress), `error` (model error, malformed answers), `suspended` (an approval
+    is missing), or one of the `completed` ones. `achieved` says whether an evaluation found the goal achieved."""
+    achieved: bool
+    """True if an evaluation said so."""
+    error: str | None
+    """Why the goal was not achieved, in words; None if it was."""
+    failure: Exception | None = None
+    """The exception that ended the turn: a model error, malformed answers, a limit, a timeout; None if none was raised."""
+    evaluation: Mapping[str, Any] | None
+    """The last one: achieved, feedback, missing_items, suggestions."""
+    raw_data: Mapping[str, Any]
+    """Values that tools and custom actions wrote into the state."""
+    tool_results: tuple[ToolResult, ...]
+    """Of all calls, in the order in which they were made."""
+    used_tools: tuple[str, ...]
+    """Names of the tools that were called."""
+    iterations: int
+    """Model calls that it took, counted as `max_iterations` are."""
+    max_iterations: int
+    """The bound that it was given."""
+    history: tuple[Message, ...]
+    """All that was said in its session, oldest first."""
+    usage: Usage = NO_USAGE
+    """Of its session; `usage.total` is that with the sessions that worked for it."""
+
+    tasks: tuple[PlannedTask, ...] = ()
+    """Those of all plans, in their order, where plans are lists of tasks."""
+    metrics: RunMetrics | None = None
+    """What it took: seconds, calls, successes by tool, tokens and cost."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def result(self) -> DataT_co | None:
+        """The old name of `data`."""
+        warn_deprecated("GoalResult.result")
+        return self.data
+
+    @property
+    def conversation(self) -> str:
+        """The history as readable text."""
+        return conversation_text(self.history)
+
+
+def goal_result(
+    goal: str,
+    *,
+    turn: str,
+    state: Mapping[str, Any],
+    history: Sequence[Message],
+    usage: Usage,
+    reply: Reply[Any] | None,
+    failure: Exception | None,
+    max_iterations: int,
+    seconds: float,
+    wants_text: bool,
+) -> GoalResult[Any]:
+    """Build the result of the turn `turn` from its session's state and history.
+
+    Args:
+        goal: The goal as the user wrote it.
+        turn: The id of the message that holds the goal.
+        state: The session's state after the turn.
+        history: The session's messages after the turn.
+        usage: Tokens and cost of the goal.
+        reply: The turn's reply; None if the turn failed.
+        failure: The error that ended the turn; None if there is a reply.
+        max_iterations: The bound on model calls.
+        seconds: Seconds from the goal's message to its outcome.
+        wants_text: True if no output type is declared, so the text of an ended goal is its data.
+    """
+    progress = progress_at_end(state, history, turn=turn, goal=goal, any_turn=reply is not None)
+    if failure is not None:
+        progress = _failed(progress, failure, max_iterations)
+    text = closing_words(progress, history) if reply is None else reply.text
+    data = None if reply is None else reply.data
+    if wants_text and progress.status not in ("incomplete", "error", "suspended"):
+        data = text
+    results, tasks = tuple(results_of(progress, history)), tuple(tasks_in(state, progress.turn))
+    return GoalResult(
+        data=data,
+        text=text,
+        status=progress.status,
+        achieved=progress.achieved,
+        error=progress.error,
+        failure=failure,
+        evaluation=progress.evaluation,
+        raw_data=whole_state(state).whole(),
+        tool_results=results,
+        used_tools=tuple(progress.used_tools),
+        iterations=progress.iterations,
+        max_iterations=max_iterations,
+        history=tuple(history),
+        usage=usage,
+        tasks=tasks,
+        metrics=metrics_of(results, tasks, usage, seconds=seconds, model_calls=progress.iterations),
+    )
+
+
+def _failed(progress: Progress, failure: Exception, max_iterations: int) -> Progress:
+    """Return the progress of a goal whose turn ended with an error, before the protocol could close it."""
+    status: Status = "incomplete" if isinstance(failure, _BOUNDS) else "error"
+    if isinstance(failure, Suspended):
+        status = "suspended"
+    calls = progress.calls
+    if isinstance(failure, LimitReached):
+        calls = min(max_iterations, int(failure.used.get("model_calls", calls)))
+    return attrs.evolve(progress, status=status, error=_words_of(failure), calls=calls)
+
+
+def _words_of(failure: Exception) -> str:
+    said = telling_text(failure) or type(failure).__name__
+    return f"the model gave no usable answer: {said}" if isinstance(failure, AnswerError) else said
