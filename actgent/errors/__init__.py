@@ -6,6 +6,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── ConfigurationError         the developer's: an argument, a file or a setting is wrong
     │   ├── MissingKey             no API key, in no argument and no variable
     │   ├── DuplicateTool          two tools of one agent have the same name
+    │   ├── InvalidToolSchema      the arguments of a tool have no usable JSON Schema, see `tool_name`
     │   ├── SessionExists          a new session with the id of another one of its agent
     │   ├── PriceUnknown           a cost limit, and a model whose price nobody knows
     │   ├── InvalidFile            one place in a file of an agent's folder, see `file`, `line`, `key`
@@ -163,6 +164,17 @@ class DuplicateTool(ConfigurationError):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(f"two tools are named {quoted(name)}: give one of them another name")
+
+
+class InvalidToolSchema(ConfigurationError):
+    """The arguments of a tool have no usable JSON Schema: the schema is broken, or a type cannot be expressed in it."""
+
+    def __init__(self, reason: str, *, tool_name: str = "") -> None:
+        self.tool_name = tool_name
+        """The tool's name."""
+        self.reason = reason
+        """The problem and the remedy; also the text of the error."""
+        super().__init__(reason)
 
 
 class SessionExists(ConfigurationError):

@@ -1,11 +1,10 @@
-"""Tools without the base class: objects with a name, a description, `execute(parameters)` and `get_schema()`."""
+"""Tools without the base class: objects with `execute(parameters)` and `get_schema()`."""
 
 import inspect
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
-from .base import Tool, ToolContext
-from .threads import Threads
+from .base import Tool, ToolContext, execute_shaped
 
 _OPTIONS = frozenset(Tool.__annotations__) - {
     "name",
@@ -19,12 +18,11 @@ _OPTIONS = frozenset(Tool.__annotations__) - {
 
 
 class ToolShape(Protocol):
-    """An object that does the work of a `Tool`; further attributes of `Tool`, such as `effect` or `timeout`, count as well."""
+    """An object that does the work of a `Tool`; further attributes of `Tool`, such as `name`, `effect` or `timeout`, count as well.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str: ...
+    Without a `name` the tool has the name of the object's class, and without a `description` the docstring of that class.
+    """
+
     def execute(self, parameters: dict[str, Any], /) -> object | Awaitable[object]:
         """Run one call; sync ones run in threads."""
         ...
@@ -37,33 +35,34 @@ class ToolShape(Protocol):
 def is_tool_shaped(value: object) -> bool:
     """Return True for an object, not a class, with the methods of a `ToolShape`."""
     methods = (getattr(value, "execute", None), getattr(value, "get_schema", None))
-    return not isinstance(value, type) and all(map(callable, methods)) and hasattr(value, "name")
+    return not isinstance(value, type) and all(map(callable, methods))
 
 
 class AdaptedTool(Tool):
     """A `ToolShape` as a `Tool`."""
 
     def __init__(self, given: ToolShape) -> None:
-        """Take over what the object says of itself."""
+        """Take the name, description, schema and options of the object.
+
+        Raises:
+            InvalidToolSchema: `get_schema` failed.
+        """
         self.given = given
-        self.name, self.description = given.name, given.description
-        self.parameters = given.get_schema()
+        kind = type(given)
+        super().__init__(
+            getattr(given, "name", None) or kind.__name__,
+            getattr(given, "description", None) or inspect.cleandoc(vars(kind).get("__doc__") or ""),
+        )
         for option in _OPTIONS:
             if hasattr(given, option):
                 setattr(self, option, getattr(given, option))
-        self._is_async = inspect.iscoroutinefunction(given.execute)
+
+    def get_schema(self) -> Mapping[str, Any]:
+        """The schema of the object's parameters."""
+        return self.given.get_schema()
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
-        if self._is_async:
-            result = self.given.execute(dict(arguments))
-        else:
-            threads = context.threads or Threads()
-            result = await threads.run_sync(
-                lambda: self.given.execute(dict(arguments)),
-                name=self.name,
-                never_began=context.never_began,
-            )
-        return await result if inspect.isawaitable(result) else result
+        return await execute_shaped(self, self.given.execute, arguments, context)
 
     def __repr__(self) -> str:
         return f"AdaptedTool({self.given!r})"

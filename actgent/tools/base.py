@@ -2,6 +2,8 @@
 
 import abc
 import functools
+import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Literal
@@ -11,7 +13,7 @@ import trio
 from typing_extensions import TypeVar
 
 from actgent.approvals import Ask, Grant
-from actgent.errors import DatabaseFailed, DepsMissing, ToolTimeout
+from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
 from actgent.support.leads import for_tool_contexts
 from actgent.support.quick_init import maker
@@ -226,8 +228,32 @@ class ToolHooks:
 class Tool(abc.ABC, Generic[DepsT_contra]):
     """Something an agent can do. Subclass it, or write a function with `@tool`.
 
+    A subclass has `execute(arguments, context)` and `parameters`, or in the short form `execute(parameters)` and `get_schema()`.
+    In the short form `execute` may be sync, which runs it in a worker thread, or async; without a `name` the tool has the name of
+    its class, and without a `description` the docstring of its class.
+
     A tool is shared: one object serves many agents and concurrent calls.
     """
+
+    def __init__(self, name: str | None = None, description: str | None = None) -> None:
+        """Set the name and the description; None keeps that of the class."""
+        if name is not None:
+            self.name = name
+        if description is not None:
+            self.description = description
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Complete a class that is written in the short form."""
+        super().__init_subclass__(**options)
+        own = vars(cls)
+        if takes_parameters_alone(own.get("execute")):
+            setattr(cls, "execute", _with_optional_context(own["execute"]))  # noqa: B010 - mypy refuses the assignment
+        if callable(own.get("get_schema")) and "parameters" not in own:
+            schema = functools.cached_property(_schema_of)
+            schema.__set_name__(cls, "parameters")
+            setattr(cls, "parameters", schema)  # noqa: B010 - as above
+        if hasattr(cls, "get_schema"):
+            _describe_by_class(cls)
 
     name: str
     """`^[a-zA-Z0-9_.-]{1,64}$`; what the model calls it by."""
@@ -331,6 +357,79 @@ class Tool(abc.ABC, Generic[DepsT_contra]):
     def result_cache(self) -> ResultCache:
         """The results that `cache` keeps."""
         return ResultCache(self.cache)
+
+
+# --- the short form of a subclass ------------------------------------------------------------
+
+
+def takes_parameters_alone(execute: object) -> bool:
+    """Return True for a function `execute(self, parameters)`, which is not told the context of its call."""
+    if not isinstance(execute, types.FunctionType):
+        return False
+    code = execute.__code__
+    varies = inspect.CO_VARARGS | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+    return code.co_argcount == 2 and not code.co_kwonlyargcount and not code.co_flags & varies  # noqa: PLR2004 - self and parameters
+
+
+def _with_optional_context(execute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls `execute(self, parameters)` as it is, or with a context as an agent calls its tools."""
+
+    @functools.wraps(execute)
+    def called(self: Tool, parameters: Mapping[str, Any], context: ToolContext | None = None) -> Any:
+        call = functools.partial(execute, self)
+        return call(parameters) if context is None else execute_shaped(self, call, parameters, context)
+
+    return called
+
+
+async def execute_shaped(
+    tool: Any, execute: Callable[[dict[str, Any]], Any], parameters: Mapping[str, Any], context: ToolContext
+) -> object:
+    """Run `execute(parameters)` of a tool: a sync one in a worker thread, unless the tool is `inline`."""
+    if getattr(tool, "inline", False) or _is_async(execute):
+        result = execute(dict(parameters))
+    else:
+        threads = context.threads or Threads()
+        result = await threads.run_sync(
+            functools.partial(execute, dict(parameters)), name=tool.name, never_began=context.never_began
+        )
+    return await result if inspect.isawaitable(result) else result
+
+
+def _is_async(execute: Callable[..., Any]) -> bool:
+    function = execute.func if isinstance(execute, functools.partial) else execute
+    return inspect.iscoroutinefunction(function)
+
+
+def _schema_of(self: Any) -> Mapping[str, Any]:
+    """Return the schema that a tool of the short form gives.
+
+    Raises:
+        InvalidToolSchema: `get_schema` failed.
+    """
+    try:
+        return dict(self.get_schema())
+    except Exception as error:
+        raise InvalidToolSchema(
+            f"tool {self.name!r}: get_schema() returns a JSON Schema of an object, but {type(error).__name__}: {error}",
+            tool_name=self.name,
+        ) from error
+
+
+def _describe_by_class(cls: type[Tool]) -> None:
+    """Name and describe the tools of a class by the class, where neither it nor a base of it says anything."""
+    own, bases = vars(cls), cls.__mro__[1:]
+    is_declared = "name" in own or "name" in own.get("__annotations__", {})
+    if not is_declared and getattr(cls, "name", None) in (None, *(base.__name__ for base in bases)):
+        cls.name = cls.__name__
+    inherited = ("", *map(_doc_of, bases))
+    if "description" not in own and cls.description in inherited and (doc := _doc_of(cls)):
+        cls.description = doc
+
+
+def _doc_of(cls: type) -> str:
+    """Return the docstring of a class itself, without that of its bases; empty if it has none."""
+    return inspect.cleandoc(vars(cls).get("__doc__") or "")
 
 
 class WrappedTool(Tool):

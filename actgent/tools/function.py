@@ -5,14 +5,15 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Concatenate, Generic, Self, Union, get_args, get_origin, overload
 
 import attrs
 from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
-from actgent.errors import ConfigurationError, InvalidArguments
+from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
 from actgent.support.leads import for_tools
 from actgent.support.logs import logger_of
 
@@ -102,8 +103,9 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         check_options(self)
 
     def _read_signature(self, parameters: Mapping[str, Any] | None) -> None:
-        label = f"tool {self.name!r}"
-        hints = _hints(_undecorated(self.func), label)
+        label, function = f"tool {self.name!r}", _undecorated(self.func)
+        with self._schema_errors():
+            hints = _hints(function, label)
         context_names = tuple(name for name, hint in hints.items() if _is_context(hint))
         self.deps_type = next(
             (found for hint in hints.values() if (found := _deps_in(hint)) is not None), None
@@ -113,9 +115,18 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
                 f"{label} takes a ToolContext: its results depend on the session, so cache=0"
             )
         self._arguments = _Arguments(context_names)
-        if parameters is not None and is_deep(parameters):
-            raise ConfigurationError(f"{label}: parameters= is nested deeper than {MAX_LEVELS} levels")
-        self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
+        with self._schema_errors():
+            if parameters is not None and is_deep(parameters):
+                raise ConfigurationError(f"{label}: parameters= is nested deeper than {MAX_LEVELS} levels")
+            self.parameters = self._derived(hints, label) if parameters is None else copy.deepcopy(parameters)
+
+    @contextmanager
+    def _schema_errors(self) -> Iterator[None]:
+        """Raise each ConfigurationError of the block as an InvalidToolSchema of this tool."""
+        try:
+            yield
+        except ConfigurationError as error:
+            raise InvalidToolSchema(str(error), tool_name=self.name) from error.__cause__
 
     def _derived(self, hints: Mapping[str, Any], label: str) -> Mapping[str, Any]:
         leave_out = {

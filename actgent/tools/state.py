@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from actgent.errors import ConfigurationError, InvalidArguments, ToolError
+from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema, ToolError
 
 from .base import Effect, Tool, ToolContext
 from .generators import NO_GENERATOR, is_generator
@@ -61,7 +61,10 @@ class StateTool(Tool):
         self.beside = beside
         self.bound: int | None = None
         """How many characters the state may have; what is larger is moved to where `read_result` reads it. None: any."""
-        self._typed = None if parameters is not None else typed_arguments(func)
+        try:
+            self._typed = None if parameters is not None else typed_arguments(func)
+        except ConfigurationError as error:
+            raise InvalidToolSchema(str(error), tool_name=name) from error.__cause__
         self.parameters = parameters or (self._typed.schema if self._typed else documented_arguments(func))
         self.effect = effect
         self.timeout = timeout

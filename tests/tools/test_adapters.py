@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 import trio
+import trio.lowlevel
 
 from actgent import (
     BareAgent,
@@ -13,8 +14,13 @@ from actgent import (
     EnvelopedTool,
     FunctionTool,
     GoalAgent,
+    InvalidArguments,
+    InvalidToolSchema,
+    PlanAgent,
     ScriptedLLM,
+    SimpleAgent,
     StaticToolset,
+    StepsAgent,
     Tool,
     ToolCall,
     ToolContext,
@@ -96,6 +102,127 @@ async def test_it_is_a_tool_wherever_one_is():
     ].content == "Sunny in Bern"
     assert EnvelopedTool(to_tool(Weather())).name == "weather"
     assert "weather" in GoalAgent("g", llm=ScriptedLLM([]), tools=[Weather()]).tools
+
+
+class MyTool(Tool):
+    """Looks a city up."""
+
+    def execute(self, parameters: dict) -> str:
+        return f"{parameters['city']} in {threading.current_thread() is threading.main_thread()}"
+
+    def get_schema(self) -> dict:
+        return SCHEMA
+
+
+class MyAsyncTool(MyTool):
+    """Looks a city up, slowly."""
+
+    async def execute(self, parameters: dict) -> str:
+        await trio.lowlevel.checkpoint()
+        return f"async {parameters['city']}"
+
+
+class Named(Tool):
+    def __init__(self):
+        super().__init__("named", "Says so.")
+
+    def execute(self, parameters):
+        return parameters["city"]
+
+    def get_schema(self):
+        return SCHEMA
+
+
+def agents_with(made, *script):
+    """One agent of each kind, with the same tool."""
+    kinds = (BareAgent, SimpleAgent, StepsAgent, PlanAgent, GoalAgent)
+    return [kind("a", llm=ScriptedLLM([*script]), tools=[made]) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    ("made", "name", "description", "said"),
+    [
+        (MyTool(), "MyTool", "Looks a city up.", "Oslo in False"),
+        (MyAsyncTool(), "MyAsyncTool", "Looks a city up, slowly.", "async Oslo"),
+        (Named(), "named", "Says so.", "Oslo"),
+        (EnvelopedTool(MyTool()), "MyTool", "Looks a city up.", '{"success": true, "result": "Oslo in False"}'),
+    ],
+    ids=["sync", "async", "constructor", "in an envelope"],
+)  # fmt: skip
+async def test_a_tool_class_with_execute_of_parameters_and_get_schema(made, name, description, said):
+    """The document's two methods are a whole tool, in every kind of agent."""
+    assert (made.name, made.description, made.parameters) == (name, description, SCHEMA)
+    for agent in agents_with(made, [ToolCall(name, {"city": "Oslo"}), ToolCall(name, {"town": "Oslo"})]):
+        heard = []
+        async with agent:
+            session = await agent.create_session("ada")
+            session.on_tool_result(heard.append)
+            session.on_exception(lambda _: None)  # the script ends after the calls
+            await session.chat("Go.")
+            await session.wait_idle()
+        assert heard[0].content == said, type(agent).__name__
+        assert "city" in heard[1].error
+    toolset = StaticToolset("places", [made]).prefixed("my_")
+    (prefixed,) = await results([toolset], ToolCall(f"my_{name}", {"city": "Oslo"}))
+    assert prefixed.content == said
+
+
+async def test_such_a_tool_can_be_called_by_hand():
+    """`execute` is as it was written, and `run` checks the arguments."""
+    assert MyTool().execute({"city": "Oslo"}) == "Oslo in True"
+    assert await MyAsyncTool().execute({"city": "Oslo"}) == "async Oslo"
+    assert await MyTool().run({"city": "Oslo"}) == "Oslo in False"
+    with pytest.raises(InvalidArguments):
+        await MyTool().run({"town": "Oslo"})
+
+
+async def test_an_object_without_a_name_has_that_of_its_class():
+    """As for classes with the base class."""
+
+    class Look:
+        """Looks around."""
+
+        def execute(self, parameters):
+            return "seen"
+
+        def get_schema(self):
+            return {"type": "object", "properties": {}}
+
+    (result,) = await results([Look()], ToolCall("Look", {}))
+    assert result.content == "seen"
+    assert to_tool(Look()).description == "Looks around."
+
+
+def broken_schema():
+    raise KeyError("city")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [lambda: None, lambda: {"type": "string"}, lambda: {"type": "object", "properties": 3}, broken_schema],
+    ids=["none", "no object", "no schema", "raises"],
+)
+@pytest.mark.parametrize("bases", [(Tool,), ()], ids=["Tool", "object"])
+def test_an_invalid_schema_of_a_tool_has_an_error_of_its_own(bases, schema):
+    """The error names the tool, and is told from other mistakes in the configuration."""
+    members = {"execute": lambda self, parameters: "x", "get_schema": lambda self: schema()}  # noqa: ARG005
+    made = type("Odd", bases, members)()
+    with pytest.raises(InvalidToolSchema, match="Odd") as caught:
+        BareAgent("a", llm=ScriptedLLM([]), tools=[made])
+    assert caught.value.tool_name == "Odd"
+
+
+def test_a_function_whose_type_has_no_schema_has_the_same_error():
+    """A parameter that no model can fill."""
+    with pytest.raises(InvalidToolSchema) as caught:
+
+        @tool
+        def find(lock: threading.Lock) -> str:
+            """Find."""
+
+    assert caught.value.tool_name == "find"
+    with pytest.raises(InvalidToolSchema):
+        FunctionTool("find", "Find.", print, parameters={"type": "object", "properties": 3})
 
 
 @pytest.mark.parametrize("wrong", [Weather, object(), "weather", {"name": "weather"}])

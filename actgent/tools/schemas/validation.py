@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from actgent.errors import ConfigurationError, InvalidArguments, ParseError
+from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema, ParseError
 from actgent.support.strict_json import loads
 
 from .checking import CheckedSchema, compile_schema
@@ -14,8 +14,9 @@ from .checking import CheckedSchema, compile_schema
 
 def _parameters_checked(name: str, parameters: Any) -> Mapping[str, Any]:
     if not isinstance(parameters, Mapping) or parameters.get("type") != "object":
-        raise ConfigurationError(
-            f'the parameters of tool {name!r} are a JSON Schema of an object: {{"type": "object", "properties": ...}}'
+        raise InvalidToolSchema(
+            f'the parameters of tool {name!r} are a JSON Schema of an object: {{"type": "object", "properties": ...}}',
+            tool_name=name,
         )
     return parameters
 
@@ -71,10 +72,14 @@ class ArgumentsValidator:
         """Compile the schema.
 
         Raises:
-            ConfigurationError: the schema is not usable.
+            InvalidToolSchema: The schema is not usable.
         """
         parameters = _closed(_parameters_checked(tool, parameters))
-        self.__attrs_init__(tool, compile_schema(parameters, owner=f"tool {tool!r}"))
+        try:
+            checked = compile_schema(parameters, owner=f"tool {tool!r}")
+        except ConfigurationError as error:
+            raise InvalidToolSchema(str(error), tool_name=tool) from error.__cause__
+        self.__attrs_init__(tool, checked)
 
     def validate(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
         """A copy of the arguments, so that a tool may change them and the record stays as it was.
