@@ -24,6 +24,7 @@ from actgent import (
     DuplicateTool,
     Failure,
     File,
+    GoalAgent,
     Image,
     InvalidFolder,
     JournalFailed,
@@ -37,12 +38,14 @@ from actgent import (
     ProviderUnavailable,
     ReActAgent,
     Reply,
+    RouterAgent,
     ScriptedLLM,
     Session,
     SessionClosed,
     SessionExists,
     ShortTermMemory,
     SimpleAgent,
+    StepsAgent,
     Suspended,
     Token,
     Tool,
@@ -55,6 +58,7 @@ from actgent import (
     tool,
 )
 from actgent.protocols.bare import Bare
+from actgent.protocols.prompt_layers import PromptLayer
 from actgent.turns.watchdog import INTERVAL, LIMIT
 
 
@@ -772,11 +776,43 @@ async def test_a_system_prompt_is_taken_as_it_is():
     assert "to help" in agent.as_tool().description
 
 
-async def test_a_system_prompt_without_the_form_of_answer(told):
-    """A protocol that wants a form tells it in the system prompt, which is replaced."""
-    SimpleAgent("clerk", llm=ScriptedLLM([]), system_prompt="Be concise.")
-    (record,) = told()
-    assert "the model is not told in which form protocol simple reads answers" in record
+FORMS = {
+    SimpleAgent: "messageType",
+    ReActAgent: "primary_action",
+    RouterAgent: "action",
+    StepsAgent: "final_answer",
+    GoalAgent: '"action"',
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+async def test_a_system_prompt_keeps_the_form_of_answers(kind, told):
+    """A model that is told in text how to answer still reads it after the developer's own prompt."""
+    options = {"routes": {"next": BareAgent("next", llm=ScriptedLLM([]))}} if kind is RouterAgent else {}
+    llm = ScriptedLLM([])
+    agent = kind("clerk", llm=llm, system_prompt="Be {{ concise }}.", role="a poet", **options)
+    assert agent.system_prompt.startswith("Be {{ concise }}.\n\n")
+    assert FORMS[kind] in agent.system_prompt
+    assert "poet" not in agent.system_prompt
+    assert FORMS[kind] in kind("clerk", llm=llm, role="a poet", **options).system_prompt
+    async with agent:
+        session = await agent.create_session("ada")
+        session.on_exception(lambda _: None)
+        await session.chat("hi")
+        await session.wait_idle()
+    assert llm.chats[0].system == agent.system_prompt
+    replaced = kind("clerk", llm=llm, prompt=PromptLayer("Only this.", mode="replace"), **options)
+    assert replaced.system_prompt == "Only this."
+
+
+def test_a_system_prompt_with_a_template_of_ones_own_keeps_it():
+    """A template that does not begin as ours do is the form as a whole."""
+
+    class Listing(Bare):
+        template = "Answer {{ profile.name }} with a list."
+
+    agent = BareAgent("clerk", llm=ScriptedLLM([]), protocol=Listing(), system_prompt="Be brief.")
+    assert agent.system_prompt == "Be brief.\n\nAnswer clerk with a list."
 
 
 # --- blocks, media, servers and files --------------------------------------------------------------

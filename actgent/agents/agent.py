@@ -31,7 +31,7 @@ from actgent.errors import (
 )
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.base import MemoryLike
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import DataT_co, Delivery, Message, OnBusy, Priority, PriorityName, Reply, Route, Sender
@@ -144,8 +144,8 @@ class Agent(Generic[DataT_co, DepsT]):
         goal: What it is there for.
         capabilities: What it can do, in words, or a list of them.
         body: What the system prompt says further.
-        system_prompt: The whole system prompt as it is written here, with nothing put round it; role, goal and capabilities
-            then only describe the agent to others. Of a protocol that wants a form of answer, that form has to be told in it.
+        system_prompt: The system prompt as it is written here; role, goal and capabilities then only describe the agent to other
+            agents. A protocol that needs a form of answer adds that form after the text.
         prompt: A layer round the system prompt, or instead of it; text is appended. A template over `session`, `state` or `memory`
             is rendered for each session, and again when these change.
         assistant_prompt: A template said as the agent's own words behind the system prompt, over `profile`, `session` (`id`,
@@ -162,7 +162,8 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: The longest answer; None leaves it to the client.
         limits: The bounds of a turn.
         reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
-        memory: How it remembers; the default shows the whole conversation up to 180,000 tokens.
+        memory: How it remembers: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
+            shows the whole conversation up to 180,000 tokens.
         memories: What it remembers of owners beyond a session. Its model gets the tools `remember`, `recall` and `forget`,
             and each session sees the memories of its owner.
         recall_before_answer: What is remembered of a user's words goes with the call that answers them, at its end, and is not
@@ -234,7 +235,7 @@ class Agent(Generic[DataT_co, DepsT]):
         max_tokens: int | None = None,
         limits: Limits | None = None,
         reducers: Mapping[str, Reducer] | None = None,
-        memory: Memory | ManageHistory | None = None,
+        memory: MemoryLike | None = None,
         memories: LastingMemories | None = None,
         recall_before_answer: bool | int = False,
         database: Database | None = None,
@@ -334,8 +335,6 @@ class Agent(Generic[DataT_co, DepsT]):
         Raises:
             ConfigurationError: a template is broken, or does not fit the profile.
         """
-        if written is not None and not isinstance(self.protocol, Bare):
-            self._reports.form_is_left_out(self.protocol.name)
         of_modes = prompt_of(self.modes, self.tools) if self.modes is not None and written is None else ""
         system = SystemPrompt(
             PromptManager(self.protocol, self.profile),

@@ -17,7 +17,7 @@ from actgent.llm.adapters import ModelLike
 from actgent.llm.base import LLM
 from actgent.llm.models import resolve_model
 from actgent.llm.settings import LLMSettings, load_models, load_settings
-from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.base import MemoryLike
 from actgent.memory.lasting import LastingMemories
 from actgent.memory.short_term import ShortTermMemory
 from actgent.messages import OnBusy
@@ -180,7 +180,7 @@ class AgentBuilder:
         return self._with(body=text)
 
     def system_prompt(self, text: str) -> Self:
-        """Set the whole system prompt as it is written here, with nothing put round it."""
+        """Set the system prompt; the protocol adds its form of answers after the text."""
         return self._with(system_prompt=text)
 
     def prompt(self, layer: Prompt) -> Self:
@@ -233,7 +233,7 @@ class AgentBuilder:
         """Further tools."""
         return self._with(tools=(*self._options.get("tools", ()), *tools))
 
-    def memory(self, memory: Memory | ManageHistory) -> Self:
+    def memory(self, memory: MemoryLike) -> Self:
         return self._with(memory=memory)
 
     def memories(self, memories: LastingMemories, *, recall_before_answer: bool | int = False) -> Self:

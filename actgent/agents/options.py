@@ -7,7 +7,7 @@ from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
-from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.base import MemoryLike
 from actgent.memory.lasting import LastingMemories
 from actgent.messages import OnBusy, Priority, PriorityName, Sender
 from actgent.modes.modes import Modes
@@ -48,7 +48,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     max_tokens: int | None
     limits: Limits | None
     reducers: Mapping[str, Reducer] | None
-    memory: Memory | ManageHistory | None
+    memory: MemoryLike | None
     memories: LastingMemories | None
     database: Database | None
     recall_before_answer: bool | int

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
-from actgent.memory.base import ManageHistory, Memory
+from actgent.memory.base import Memory, MemoryLike
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
 from actgent.support.deprecations import warn_deprecated
 from actgent.tools.generators import is_sync
@@ -32,21 +32,41 @@ def check_arguments(
             f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_as_object(protocol, Protocol)}"
         )
     check_limits(limits)
-    if not isinstance(memory, Memory | None) and (isinstance(memory, type) or not callable(memory)):
-        raise ConfigurationError(
-            f"memory= takes a Memory object or a function of the history, not {memory!r}{_as_object(memory, Memory)}"
-        )
+    if memory is not None:
+        _check_memory(memory)
     if not isinstance(models, Mapping | None):
         raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
 
 
-def memory_of(memory: Memory | ManageHistory) -> Memory:
-    """A memory as it is, or the one that a function of the history makes."""
+def _check_memory(memory: object) -> None:
+    """Refuse a value that cannot be the memory of an agent."""
+    is_class, manage = isinstance(memory, type), getattr(memory, "manage_history", None)
+    function = memory if manage is None else manage
+    if isinstance(memory, Memory) or (not is_class and callable(function)):
+        if inspect.iscoroutinefunction(function):
+            raise ConfigurationError(
+                f"memory= manages the history in a sync function, not in {function!r:.200}"
+            )
+        return
+    hint = f": write {memory.__name__}()" if is_class and manage else _as_object(memory, Memory)
+    raise ConfigurationError(
+        "memory= takes a Memory object, a function of the history, or an object with manage_history(history), "
+        f"not {memory!r}{hint}"
+    )
+
+
+def memory_of(memory: MemoryLike) -> Memory:
+    """Return a memory as it is, or the one made of a function of the history or of an object with `manage_history`.
+
+    Raises:
+        ConfigurationError: The value is neither.
+    """
+    _check_memory(memory)
     if isinstance(memory, Memory):
         return memory
     from actgent.memory.managed import ManagedMemory  # noqa: PLC0415 - most agents have no such function
 
-    return ManagedMemory(memory)
+    return ManagedMemory(getattr(memory, "manage_history", memory))
 
 
 def check_each_seconds(**seconds: float) -> None:

@@ -2,12 +2,20 @@
 
 import abc
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol, TypeAlias
 
 from actgent.messages import ChatMessage, Message
 
 ManageHistory = Callable[[Sequence[Message]], Iterable[Message]]
 """Gets a session's record, oldest first, and returns what the model is to be shown of it; changes nothing of what it got."""
+
+
+class ManagesHistory(Protocol):
+    """An object whose method is a `ManageHistory`."""
+
+    def manage_history(self, history: Sequence[Message], /) -> Iterable[Message]:
+        """Return what the model is shown of a session's record; do not change the record."""
+        ...
 
 
 class ModelView(abc.ABC):
@@ -67,3 +75,7 @@ class Memory(abc.ABC):
         A memory without this, and without `ModelView.save`, reads long sessions from their beginning when they are opened.
         """
         return None
+
+
+MemoryLike: TypeAlias = Memory | ManagesHistory | ManageHistory
+"""The values that an agent takes as `memory=`."""

@@ -80,10 +80,10 @@ class ManagedView(ModelView):
     def _managed(self) -> list[ChatMessage]:
         """Ask the function, and add what was said since the turn began."""
         record = tuple(self._record[: self._begun])
-        kept: list[Any] = list(self._manage(record))
+        kept: list[Any] = list(self._manage(list(record)))
         if wrong := next((each for each in kept if not isinstance(each, Message)), None):
             raise ConfigurationError(
-                f"memory= is a function that has to return messages of the record, but it returned {wrong!r:.100}"
+                f"memory= has to return messages of the record, but it returned {wrong!r:.100}"
             )
         ids = {each.id for each in kept}
         kept = [*(note for note in _last_notices(record) if note.id not in ids), *kept]

@@ -92,7 +92,7 @@ class SystemPrompt:
     prompts: PromptManager
     """Renders the protocol's template."""
     written: str | None = attrs.field(kw_only=True)
-    """The whole prompt, instead of the template."""
+    """The developer's text in place of what the template says of the agent; the form of answers stays."""
     of_modes: str = attrs.field(kw_only=True)
     """What it says of the agent's modes; empty where there are none."""
     layer: PromptLayer | None = attrs.field(kw_only=True)
@@ -101,8 +101,9 @@ class SystemPrompt:
     @property
     def is_live(self) -> bool:
         """True if it says something of sessions, each of which has one of its own then."""
-        of_template = self.written is None and bool(names_of_sessions(self.prompts.template.template))
-        return of_template or (self.layer is not None and self.layer.is_live)
+        prompts = self.prompts
+        template = prompts.template.template if self.written is None else prompts.form_template
+        return bool(names_of_sessions(template)) or (self.layer is not None and self.layer.is_live)
 
     def first(self) -> str:
         """How it begins, before anything is known of a session; where it is not live, all of it."""
@@ -114,6 +115,9 @@ class SystemPrompt:
         Raises:
             ConfigurationError: a template is broken; the text names it and the line.
         """
-        whole = self.prompts.rendered_for(facts) if self.written is None else self.written
+        prompts = self.prompts
+        whole = (
+            prompts.rendered_for(facts) if self.written is None else prompts.with_form(self.written, facts)
+        )
         whole = _joined(whole, self.of_modes)
         return whole if self.layer is None else self.layer.apply(whole, self.prompts.profile, facts)

@@ -221,6 +221,16 @@ class PromptManager:
         """Render the protocol's template over the facts of a session."""
         return self._rendered(self.template.template, **facts)
 
+    @property
+    def form_template(self) -> str:
+        """The part of the protocol's template that tells the model the form of its answers; empty if any text is an answer."""
+        return self.template.template.removeprefix(WHO)
+
+    def with_form(self, text: str, facts: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """Return a system prompt written by the developer, with the protocol's form of answers after it."""
+        form = self._rendered(self.form_template, **facts) if self.form_template else ""
+        return f"{text}\n\n{form}" if form else text
+
     def session_prompt(self, session: PromptSession, memory: ModelView) -> str:
         """Render the system prompt of a session, where it says something of it: once, and again when what it says changes.
 

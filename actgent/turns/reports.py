@@ -78,15 +78,6 @@ class Reports:
             _HOW[kind],
         )
 
-    def form_is_left_out(self, protocol: str) -> None:
-        """A system prompt stands in the place of one that tells the model how to answer."""
-        _log.warning(
-            "agent %s: system_prompt= is the whole prompt, so the model is not told in which form protocol %s reads answers: "
-            "tell it there, use role=, goal= and body= instead, or take a BareAgent",
-            self.agent,
-            protocol,
-        )
-
     # --- turns ---------------------------------------------------------------------------
 
     def unheard_failure(self, context: SessionContext, failure: Failure) -> None:

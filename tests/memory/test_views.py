@@ -10,9 +10,12 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     ContextOverflow,
+    GoalAgent,
+    PlanAgent,
     Relevance,
     ScriptedLLM,
     SlidingWindow,
+    StepsAgent,
     Summarizing,
     Text,
     TimeDecay,
@@ -238,3 +241,39 @@ async def test_a_function_is_a_memory_and_its_record_stays_whole():
             await agent.run("Hello")
     with pytest.raises(ConfigurationError, match="function of the history"):
         BareAgent("a", llm=llm, memory=3)
+
+
+class LastThree:
+    """A memory as acton's document has it."""
+
+    def manage_history(self, history: list[Message]) -> list[Message]:
+        while len(history) > 3:
+            history.pop(0)
+        return history
+
+
+@pytest.mark.parametrize("kind", [BareAgent, StepsAgent, PlanAgent, GoalAgent])
+async def test_an_object_with_manage_history_is_a_memory(kind):
+    """It may change the list that it is given: the record stays whole."""
+    llm = ScriptedLLM(lambda chat: f"{len(chat.messages)} messages", keep=0)
+    if kind is BareAgent:
+        async with kind("a", llm=llm, memory=LastThree()) as agent:
+            session = await agent.create_session("ada")
+            said = [(await agent.run(f"number {number}", session=session)).text for number in range(4)]
+            assert (said[0], said[1:]) == ("1 messages", ["3 messages"] * 3)
+            assert len(session.history) == 8
+    assert kind("a", llm=llm, memory=LastThree()).name == "a"
+    for wrong in (LastThree, 3, object()):
+        with pytest.raises(ConfigurationError, match="manage_history"):
+            kind("a", llm=llm, memory=wrong)
+
+
+def test_an_async_function_cannot_manage_the_history():
+    """A view is asked without waiting."""
+
+    class Slow:
+        async def manage_history(self, history):
+            return history
+
+    with pytest.raises(ConfigurationError, match="sync function"):
+        BareAgent("a", llm=ScriptedLLM([]), memory=Slow())

@@ -9,7 +9,7 @@ import trio
 from actgent.actors.event_loop import is_asyncio_running
 from actgent.agents.options import FormT, Tools
 from actgent.control.limits import Limits
-from actgent.errors import UsageError
+from actgent.errors import ConfigurationError, UsageError
 from actgent.llm.adapters import ModelLike
 from actgent.llm.settings import LLMSettings
 from actgent.protocols.goal import CustomAction
@@ -85,6 +85,8 @@ async def run_agent(
     Raises:
         ConfigurationError: An argument is wrong; no model was called.
     """
+    if not isinstance(goal, str):
+        raise ConfigurationError(f"run_agent(goal, llm): the goal is a text, not {goal!r:.200}")
     agent = GoalAgent(
         "goal",
         llm=llm,

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Generic, Literal, Unpack, overload
 
-import attrs
 import trio
 
 from actgent.agents.agent import Agent
@@ -196,7 +195,7 @@ class Conversation(Generic[DataT_co, DepsT]):
     def __init__(self, agent: StepsAgent[DataT_co, DepsT], session: Session[DataT_co]) -> None:
         self._agent = agent
         self._session = session
-        self._body: str | None = None
+        self._system_prompt: str | None = None
 
     @property
     def session(self) -> Session[DataT_co]:
@@ -284,15 +283,14 @@ class Conversation(Generic[DataT_co, DepsT]):
         context_of(self._session).append_unanswered(said)
 
     def set_system_prompt(self, text: str) -> None:
-        """Say something else about the agent in this conversation, before the rules of its answers."""
-        self._body = text
-        profile = attrs.evolve(self._agent.profile, body=text)
-        prompt = PromptManager(self._agent.steps, profile).system_prompt()
-        context_of(self._session).set_system(prompt)
+        """Replace the system prompt of this conversation; the form of answers stays after it, as with `system_prompt=`."""
+        self._system_prompt = text
+        prompts = PromptManager(self._agent.steps, self._agent.profile)
+        context_of(self._session).set_system(prompts.with_form(text))
 
     async def reset(self) -> None:
         """Forget what was said: what runs is interrupted, and a new session begins with the same settings."""
         await self._session.aclose()
         self._session = await self._agent.create_session(self._session.owner)
-        if self._body is not None:
-            self.set_system_prompt(self._body)
+        if self._system_prompt is not None:
+            self.set_system_prompt(self._system_prompt)
