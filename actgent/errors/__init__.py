@@ -898,10 +898,13 @@ class ModelError(ActgentError):
     """A model call gave no answer.
 
     `retryable` says whether the same call may succeed later, `status` is the HTTP status
-    if there was one, `code` the provider's own word for it.
+    if there was one, `code` the provider's own word for it. An exception that the client of a
+    model raises, e.g. a function of the program, is the `__cause__` of such an error.
     """
 
     retryable = False
+    client_error: str = ""
+    """The class of the exception that the model's own client raised; empty if the provider or actgent reported the error."""
 
     def __init__(
         self,

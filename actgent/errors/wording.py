@@ -1,6 +1,6 @@
 """What is said of errors where words of foreign code might tell secrets."""
 
-from actgent.errors import ActgentError, ForeignExit, HandlerFailed
+from actgent.errors import ActgentError, ForeignExit, HandlerFailed, ModelError
 
 _MAX_WORDS = 2000
 
@@ -8,10 +8,17 @@ _MAX_WORDS = 2000
 def safe_words(error: Exception) -> str:
     """An error for a model: what actgent words itself; of anything else, which may tell secrets, the class."""
     text = str(error) if isinstance(error, ActgentError) else type(error).__name__
-    return text[:_MAX_WORDS]
+    return (_of_client(error) or text)[:_MAX_WORDS]
 
 
 def own_words(error: Exception) -> str:
     """An error for people who watch: what actgent words itself, without words of foreign code in it."""
     is_ours = isinstance(error, ActgentError) and not isinstance(error, HandlerFailed | ForeignExit)
-    return str(error)[:_MAX_WORDS] if is_ours else ""
+    return (_of_client(error) or str(error))[:_MAX_WORDS] if is_ours else ""
+
+
+def _of_client(error: Exception) -> str:
+    """A model error without the words of the client that raised its cause; empty for any other error."""
+    if not isinstance(error, ModelError) or not error.client_error:
+        return ""
+    return f"{error.model}: its client raised {error.client_error}"

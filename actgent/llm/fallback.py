@@ -21,6 +21,7 @@ from actgent.support.foreign import failure_of
 
 from .adapters import ModelLike
 from .base import LLM, Answer, Chat, OnText
+from .client_errors import as_model_error
 from .doors import Door
 from .models import resolve_model
 from .spans import complete_as_span
@@ -76,9 +77,12 @@ class Fallback(LLM):
             try:
                 shares = len(self.models) - place
                 return await _in_its_share(model, chat, shares, attempts.next() if attempts else None)
-            except ModelError as error:
+            except Exception as raised:  # the edge to a client of the program, which may raise anything
+                error = as_model_error(raised, model.name)
+                if not isinstance(error, ModelError):
+                    raise
                 if len(failures) + 1 == len(self.models) or not self._when(error):
-                    raise _with_notes(error, failures) from None
+                    raise _with_notes(error, failures) from error.__cause__
                 failures.append(error)
         raise AssertionError("unreachable: the last model either answers or raises")
 

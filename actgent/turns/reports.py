@@ -98,7 +98,7 @@ class Reports:
             Each(failure.message_id),
             failure.kind,
             Each(self._words(failure.error)),
-            exc_info=None if isinstance(failure.error, ModelError) else self._trace(failure.error),
+            exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
         )
 
     def heard_failure(self, context: SessionContext, failure: Failure) -> None:
@@ -125,7 +125,7 @@ class Reports:
                     Each(context.id),
                     failure.kind,
                     Each(self._words(failure.error)),
-                    exc_info=None if isinstance(failure.error, ModelError) else self._trace(failure.error),
+                    exc_info=None if _is_of_provider(failure.error) else self._trace(failure.error),
                 )
         elif (error := future.suspended) is not None and not context.handlers.any_of("approval"):
             _log.warning(
@@ -174,6 +174,7 @@ class Reports:
 
     def _words(self, error: BaseException) -> str:
         if self.is_redacted:
+            error = _raised_by_program(error)
             return f"{type(error).__name__} at {place_of(error)}"
         words = worded(error)
         named = words if words.startswith(type(error).__name__) else f"{type(error).__name__}: {words}"
@@ -182,12 +183,22 @@ class Reports:
 
     def _trace(self, error: BaseException) -> _Traced | None:
         """Return the error with its traceback from the first step into code that is not ours; None if it leads to none."""
-        if isinstance(error, ForeignExit) and error.__cause__ is not None:
-            error = error.__cause__
+        error = _raised_by_program(error)
         trace = None if self.is_redacted else error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
             trace = trace.tb_next
         return None if trace is None else (type(error), error, trace)
+
+
+def _raised_by_program(error: BaseException) -> BaseException:
+    """Return the exception of the program that an error of actgent stands for; the error itself if it stands for none."""
+    is_wrapper = isinstance(error, ForeignExit) or (isinstance(error, ModelError) and error.client_error)
+    return error.__cause__ if is_wrapper and error.__cause__ is not None else error
+
+
+def _is_of_provider(error: BaseException) -> bool:
+    """Return True for a model error that no code of the program raised, so that a traceback explains nothing."""
+    return isinstance(error, ModelError) and not error.client_error
 
 
 def _is_mistake(error: Exception) -> bool:

@@ -10,7 +10,9 @@ import pytest
 import trio
 
 from actgent import (
+    LLM,
     Answer,
+    BadRequest,
     BareAgent,
     BrokenAnswer,
     ConfigurationError,
@@ -19,6 +21,8 @@ from actgent import (
     Governor,
     Limits,
     ModelError,
+    ModelTimeout,
+    NotAuthorized,
     ProviderUnavailable,
     ScriptedLLM,
     SimpleAgent,
@@ -26,6 +30,7 @@ from actgent import (
     Summarizing,
     Text,
     Usage,
+    open_runtime,
     tool,
 )
 from actgent.llm.models import resolve_model
@@ -228,7 +233,7 @@ async def test_tools_are_told_in_words_and_called_by_the_protocol():
 
 
 async def test_a_function_that_fails_is_a_failed_turn():
-    """Its error is the turn's, and the next turn runs."""
+    """Its error is the cause of a ModelError, which is the turn's, and the next turn runs."""
     answers = iter([ValueError("no more paper"), "Now."])
 
     async def model(messages):
@@ -238,8 +243,109 @@ async def test_a_function_that_fails_is_a_failed_turn():
         return answer
 
     async with SimpleAgent("a", llm=model, instructions=["greet"]) as agent:
-        with pytest.raises(ValueError, match="no more paper"):
+        with pytest.raises(ModelError, match="model: ValueError: no more paper") as caught:
             await agent.run("Hello")
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert (caught.value.client_error, caught.value.retryable) == ("ValueError", False)
+
+
+class Response:
+    status_code = 503
+
+
+class Refused(Exception):
+    """An error of an HTTP library, whose status is that of its response."""
+
+    response = Response()
+
+
+class Denied(Exception):
+    status_code = 401
+
+
+class Odd(Exception):
+    @property
+    def status_code(self):
+        raise RuntimeError("none of your business")
+
+
+RAISED = {
+    ConnectionResetError("gone"): (ProviderUnavailable, True),
+    TimeoutError("late"): (ModelTimeout, True),
+    Refused("busy"): (ProviderUnavailable, True),
+    Denied("who?"): (NotAuthorized, False),
+    Odd("odd"): (ModelError, False),
+    KeyError("choices"): (ModelError, False),
+    ExceptionGroup("tasks", [ConnectionResetError("gone")]): (ProviderUnavailable, True),
+}
+
+
+class OwnLLM(LLM):
+    name = "own"
+
+    def __init__(self, error):
+        self.error = error
+
+    async def complete(self, chat, *, on_text=None):
+        raise self.error
+
+
+class OwnClient:
+    def __init__(self, error):
+        self.error = error
+
+    def call(self, messages, **kwargs):
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [OwnLLM, OwnClient])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+async def test_what_a_client_of_the_program_raises_is_a_model_error(kind, error, autojump_clock):
+    """`except ModelError` catches it; its cause is the exception, and only kinds that may pass are retried."""
+    expected, retryable = RAISED[error]
+    for llm in (kind(error), Retried(kind(error)), Fallback(kind(error), kind(error))):
+        async with BareAgent("a", llm=llm) as agent:
+            with pytest.raises(ModelError) as caught:
+                await agent.run("Hello")
+        leaf = error.exceptions[0] if isinstance(error, ExceptionGroup) else error
+        assert (type(caught.value), caught.value.retryable) == (expected, retryable)
+        assert (caught.value.__cause__, caught.value.client_error) == (leaf, type(leaf).__name__)
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(ConnectionResetError("gone"), 3), (KeyError("choices"), 1)], ids=["passes", "stays"]
+)
+async def test_retried_repeats_what_may_pass_without_a_list(error, calls, autojump_clock):
+    """A connection error of a client is repeated; a mistake in it is not, and a fallback does not hide it."""
+    asked = []
+
+    def model(messages):
+        asked.append(1)
+        raise error
+
+    with pytest.raises(ModelError):
+        await said(Retried(model))
+    assert len(asked) == calls
+    if calls > 1:
+        assert (await said(Fallback(model, lambda _: "here"))).text == "here"
+    else:
+        with pytest.raises(ModelError, match="choices"):
+            await said(Fallback(model, lambda _: "here"))
+
+
+async def test_words_of_a_client_stay_out_of_the_journal():
+    """They may tell secrets: what is kept names the class alone."""
+
+    async def model(messages):
+        raise ValueError("the key is sk-123")
+
+    async with open_runtime(journal="memory:") as runtime:
+        agent = await runtime.start(BareAgent("a", llm=model))
+        with pytest.raises(ModelError, match="sk-123"):
+            await agent.run("Hello")
+        (failure,) = runtime.failures
+    assert (failure.kind, failure.error) == ("model", "ModelError")
+    assert failure.words == "model: its client raised ValueError"
 
 
 async def test_what_is_no_text_is_named():
@@ -356,7 +462,7 @@ async def test_a_model_of_ones_own_is_asked_again(autojump_clock, fails, calls):
 
 async def test_only_what_may_pass_is_repeated(autojump_clock):
     """Other errors, and those of the request itself, are raised at once."""
-    for error in (ValueError("wrong"), ModelError("refused")):
+    for error in (BadRequest("wrong"), ModelError("refused")):
         asked = []
 
         async def model(messages, error=error, asked=asked):

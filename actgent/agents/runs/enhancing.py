@@ -8,6 +8,7 @@ import trio
 
 from actgent.errors import ModelTimeout
 from actgent.llm.base import LLM, Answer, Chat
+from actgent.llm.client_errors import as_model_error
 from actgent.messages import NO_METADATA, NO_USAGE, ChatMessage, Part, Text, Usage
 from actgent.sessions.incoming import Content, sayable_parts
 from actgent.support.foreign import failure_of
@@ -42,7 +43,8 @@ async def enhance(
 
     Raises:
         ModelTimeout: it took longer than so many seconds.
-        Exception: what the model raises, a `ForeignExit` where that is none.
+        ModelError: The model failed.
+        ActgentError: The model's client raised another error of actgent.
     """
     parts = sayable_parts(content)
     words = "".join(part.text for part in parts if isinstance(part, Text))
@@ -65,5 +67,5 @@ async def _answer(llm: LLM, chat: Chat) -> Answer:
     try:
         return check_answer(await llm.complete(chat), llm)
     except BaseException as raised:  # noqa: ASYNC103, BLE001 - the edge to foreign code
-        error = failure_of(raised, "model", llm.name)
+        error = as_model_error(failure_of(raised, "model", llm.name), llm.name)
     raise error

@@ -122,10 +122,15 @@ def _kind(words: list[str], status: int | None) -> type[ModelError]:
         if word in _WORDS:
             return _WORDS[word]
     if status is not None:
-        if status >= 500:  # noqa: PLR2004 - HTTP's own border
-            return ProviderUnavailable
-        return _STATUSES.get(status, BadRequest)
+        return kind_of_status(status)
     return next((_VAGUE_WORDS[word] for word in words if word in _VAGUE_WORDS), ProviderUnavailable)
+
+
+def kind_of_status(status: int) -> type[ModelError]:
+    """Return the class of error that an HTTP status from 400 to 599 stands for."""
+    if status >= 500:  # noqa: PLR2004 - HTTP's own border
+        return ProviderUnavailable
+    return _STATUSES.get(status, BadRequest)
 
 
 def _status_in(fields: Mapping[str, Any]) -> int | None:

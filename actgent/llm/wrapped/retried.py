@@ -5,6 +5,7 @@ import attrs
 from actgent.errors import ModelError, ProviderUnavailable
 from actgent.llm.adapters import ModelLike
 from actgent.llm.base import Answer, Chat, OnText
+from actgent.llm.client_errors import as_model_error, wrapped
 from actgent.llm.retry import Retry
 from actgent.llm.spans import complete_as_span
 
@@ -12,7 +13,10 @@ from .wrapping import WrappingModel
 
 
 class Retried(WrappingModel):
-    """A model whose failed calls are repeated as a `Retry` says: those that are `retryable`, and those of classes named here."""
+    """A model whose failed calls are repeated as a `Retry` says: those that are `retryable`, and those of classes named here.
+
+    Connection errors, timeouts and HTTP statuses such as 429 and 503 of a client of your own are retryable, other exceptions are not.
+    """
 
     def __init__(
         self,
@@ -26,7 +30,7 @@ class Retried(WrappingModel):
         Args:
             llm: The model; one by name repeats by itself already.
             retry: How often and after which pauses; by default as clients of providers do.
-            retry_on: Errors of the model's own code that may pass, such as `(ConnectionError, TimeoutError)`.
+            retry_on: Further exceptions of the model's own client that are retried.
         """
         super().__init__(llm)
         self.retry, self.retry_on = retry or Retry(), retry_on
@@ -44,7 +48,12 @@ class Retried(WrappingModel):
             except self.retry_on as error:
                 if isinstance(error, ModelError):
                     raise
-                raise ProviderUnavailable(f"{type(error).__name__}: {error}", model=self.name) from error
+                raise wrapped(error, ProviderUnavailable, model=self.name) from error
+            except Exception as error:
+                failure = as_model_error(error, self.name)
+                if failure is error:
+                    raise
+                raise failure from failure.__cause__
 
         def failed(number: int, error: ModelError, pause: float | None) -> None:
             if watch is not None:

@@ -12,6 +12,7 @@ from actgent.control.limits import DEFAULT_MODEL_CALLS
 from actgent.errors import BadRequest, LimitReached, ModelTimeout
 from actgent.journal.records import Said, make_said
 from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.client_errors import as_model_error
 from actgent.llm.context_window import is_too_long
 from actgent.llm.spans import complete_as_span
 from actgent.messages import (
@@ -182,7 +183,7 @@ class ModelCaller:
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - one handler: a cancellation pays for each
             control.cover()
             handle.cancel()
-            error = failure_of(raised, "model", llm.name)
+            error = as_model_error(failure_of(raised, "model", llm.name), llm.name)
             self.observer.fail_call(chat.watch, llm.name, error)
         else:
             control.cover()

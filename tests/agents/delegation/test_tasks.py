@@ -121,7 +121,10 @@ async def test_a_child_that_fails_is_a_result_that_names_agent_and_kind(autojump
         session = await boss.create_session("ada", "go")
         await session.wait_idle()
     (result,) = results_of(session)
-    assert (result.status, result.error) == ("error", "agent 'helper' failed (model): RuntimeError")
+    assert (result.status, result.error) == (
+        "error",
+        "agent 'helper' failed (model): scripted: its client raised RuntimeError",
+    )
 
 
 # --- delegated: the result is a message --------------------------------------------------
@@ -194,7 +197,10 @@ async def test_a_failed_task_is_told_too(autojump_clock):
         await trio.sleep(1)
         await session.wait_idle()
     text = session.history[0].text
-    assert text == f"Task {task_id}, given to agent 'worker', failed (model): RuntimeError"
+    assert (
+        text
+        == f"Task {task_id}, given to agent 'worker', failed (model): scripted: its client raised RuntimeError"
+    )
 
 
 async def test_a_task_can_be_cancelled(autojump_clock):

@@ -13,6 +13,7 @@ from actgent import (
     ForeignExit,
     HandlerFailed,
     Limits,
+    ModelError,
     ScriptedLLM,
     Summarizing,
     ToolCall,
@@ -519,7 +520,7 @@ async def test_a_toolset_that_fails_ends_nothing_but_its_agents_start(autojump_c
 async def test_new_words_for_a_message_that_fail_are_an_exception(error):
     """Who creates the session gets it, and can go on."""
     async with BareAgent("a", llm=ScriptedLLM([error, "fine"])) as agent:
-        with pytest.raises(type(error) if isinstance(error, Exception) else ForeignExit):
+        with pytest.raises(ModelError if isinstance(error, Exception) else ForeignExit):
             await agent.create_session("ada", "hello", enhance_prompt=True)
         assert (await agent.run("hello")).text == "fine"
 

@@ -19,6 +19,7 @@ from actgent import (
     Image,
     LimitReached,
     Limits,
+    ModelError,
     Refuse,
     Reject,
     Reply,
@@ -190,7 +191,7 @@ async def test_a_guard_that_fails_lets_nothing_through(wrong, autojump_clock):
 
 
 async def test_an_error_of_the_model_ends_the_guard(autojump_clock):
-    """Whoever waits hears of it at once, and as it is."""
+    """The caller gets it at once."""
     ended = []
 
     def fail(chat):
@@ -207,7 +208,7 @@ async def test_an_error_of_the_model_ends_the_guard(autojump_clock):
 
     async with agent:
         begun = trio.current_time()
-        with pytest.raises(LookupError):
+        with pytest.raises(ModelError, match="no model"):
             await agent.run("Hello")
         assert ended == [begun]
 

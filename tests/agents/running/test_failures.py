@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, open_runtime
+from actgent import BareAgent, ModelError, ProviderUnavailable, ScriptedLLM, open_runtime
 from actgent.events import FAILURES
 
 
@@ -22,7 +22,7 @@ async def test_failures_are_kept(journal):
         with pytest.raises(ProviderUnavailable):
             await scout.run("What is there?")
         assert (await scout.run("And now?")).text == "there"
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ModelError):
             await clerk.run("Divide.")
         first, second = runtime.failures
         assert (first.agent, first.kind, first.error, first.words) == (
@@ -34,8 +34,8 @@ async def test_failures_are_kept(journal):
         assert (second.agent, second.kind, second.error, second.words) == (
             "clerk",
             "model",
-            "ZeroDivisionError",
-            "",
+            "ModelError",
+            "scripted: its client raised ZeroDivisionError",
         )
         assert first.at <= second.at
         assert first.message_id == first.turn != second.turn

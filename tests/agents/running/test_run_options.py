@@ -13,6 +13,7 @@ from actgent import (
     DeadlineExceeded,
     Failure,
     Interrupted,
+    ModelError,
     Priority,
     Reply,
     ScriptedLLM,
@@ -185,10 +186,10 @@ async def test_a_repetition_of_what_has_failed_gets_the_same_error():
     async with agent_of(broken) as agent:
         session = await agent.create_session("ada")
         for _ in range(2):
-            with pytest.raises(ValueError, match="no"):
+            with pytest.raises(ModelError, match="ValueError: no"):
                 await agent.run("go", session=session, message_id="m1")
         [failure] = await streamed(agent, "go", session=session, message_id="m1")
-        assert isinstance(failure.error, ValueError)
+        assert isinstance(failure.error.__cause__, ValueError)
 
 
 @pytest.mark.parametrize("by", ["run", "stream", "chat"])

@@ -14,6 +14,7 @@ from actgent import (
     Instruction,
     LimitReached,
     Limits,
+    ModelError,
     ModelTimeout,
     NotAuthorized,
     RateLimited,
@@ -431,7 +432,7 @@ async def test_usage_of_a_reply_counts_all_calls_of_its_turn(make, listen):
     ],
 )
 async def test_what_a_model_raises_is_a_failure_and_the_session_goes_on(make, listen, error, kind):
-    """The failure has the error itself; an unknown one is nobody's but a mistake."""
+    """The failure has the error itself; an exception of the model's client is the cause of a ModelError."""
     agent, llm = make(error, "fine")
     async with agent:
         session = await agent.create_session("ada", "hi")
@@ -439,7 +440,9 @@ async def test_what_a_model_raises_is_a_failure_and_the_session_goes_on(make, li
         await session.wait_idle()
         await session.chat("again")
         await session.wait_idle()
-    assert (heard[0].kind, heard[0].error) == (kind, error)
+    failed = heard[0].error
+    assert (heard[0].kind, failed.__cause__ if failed.client_error else failed) == (kind, error)
+    assert isinstance(failed, ModelError)
     assert str(heard[1]) == "fine"
     assert_valid_transcript(llm.chats[-1])
 
