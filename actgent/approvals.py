@@ -15,6 +15,7 @@ import attrs
 
 from actgent.errors import ConfigurationError, nearest
 from actgent.forms import Field, to_form
+from actgent.support.serializable import Serializable
 
 
 def _text(_: object, field: "attrs.Attribute[Any]", value: object) -> None:
@@ -72,7 +73,7 @@ class Ask:
 
 
 @attrs.frozen(kw_only=True)
-class Approval:
+class Approval(Serializable):
     """A call that waits for a person."""
 
     id: str
@@ -137,7 +138,7 @@ def session_of(approval: str) -> str:
 
 
 @attrs.frozen
-class Approve:
+class Approve(Serializable):
     """The tool runs with the arguments that it was called with."""
 
     reason: str = attrs.field(default="", validator=_text)
@@ -157,7 +158,7 @@ class FormAnswer(Approve):
 
 
 @attrs.frozen
-class Reject:
+class Reject(Serializable):
     """The tool does not run, and the model reads why."""
 
     reason: str = attrs.field(default="", validator=_text)
@@ -165,7 +166,7 @@ class Reject:
 
 
 @attrs.frozen
-class Edit:
+class Edit(Serializable):
     """The tool runs with these arguments instead, which have to fit its schema. The model is told."""
 
     arguments: Mapping[str, Any] = attrs.field(validator=_mapping)
@@ -175,7 +176,7 @@ class Edit:
 
 
 @attrs.frozen
-class Respond:
+class Respond(Serializable):
     """The tool does not run: this is its result."""
 
     content: Any = ""
@@ -183,12 +184,12 @@ class Respond:
 
 
 @attrs.frozen
-class Expire:
+class Expire(Serializable):
     """Nobody decided in time, so the tool does not run. The clock's decision: no caller can make it."""
 
 
 @attrs.frozen
-class Withdraw:
+class Withdraw(Serializable):
     """The turn was stopped before anybody decided. Not for callers either: see `session.interrupt`."""
 
 

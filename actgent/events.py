@@ -14,11 +14,12 @@ import trio
 
 from actgent.errors import ConfigurationError
 from actgent.messages import Priority, ToolStatus, Usage
+from actgent.support.serializable import Serializable
 from actgent.support.tracing import Tracing
 
 
 @attrs.frozen(kw_only=True)
-class Observation:
+class Observation(Serializable):
     """Something that happened."""
 
     at: float = attrs.field(factory=time.time)

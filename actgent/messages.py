@@ -35,6 +35,7 @@ from actgent.support.leads import (
     for_usage,
 )
 from actgent.support.quick_init import EXACT, maker, quick_init
+from actgent.support.serializable import Serializable
 
 # --- identifiers -------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ _KINDS: tuple[SenderKind, ...] = ("user", "assistant", "agent", "tool", "system"
 
 
 @attrs.frozen
-class Sender:
+class Sender(Serializable):
     """Who says a message; the kind decides the role that a model sees.
 
     Raises:
@@ -189,7 +190,7 @@ class Sender:
 
 
 @attrs.frozen
-class Text:
+class Text(Serializable):
     """Plain text."""
 
     text: str
@@ -200,7 +201,7 @@ make_text = maker(Text)
 
 
 @attrs.frozen(kw_only=True)
-class Media:
+class Media(Serializable):
     """Bytes, or the address of bytes, with their media type (RFC 6838, e.g. `image/png`)."""
 
     media_type: str
@@ -241,7 +242,7 @@ MEDIA_TAGS: Mapping[str, type] = {"image": Image, "file": File}
 
 
 @attrs.frozen
-class Thinking:
+class Thinking(Serializable):
     """What a model thought before it answered; goes back unchanged to the same dialect, never to another."""
 
     text: str
@@ -253,7 +254,7 @@ class Thinking:
 
 
 @attrs.frozen
-class Opaque:
+class Opaque(Serializable):
     """A block of a provider that actgent only carries: a server tool's call, a citation list."""
 
     dialect: str
@@ -265,7 +266,7 @@ class Opaque:
 @for_tool_calls
 @quick_init
 @attrs.frozen
-class ToolCall:
+class ToolCall(Serializable):
     """A model's wish to run a tool."""
 
     name: str
@@ -288,7 +289,7 @@ ToolStatus = Literal["success", "error", "cancelled", "outcome_unknown"]
 @for_results
 @quick_init
 @attrs.frozen(kw_only=True)
-class ToolResult:
+class ToolResult(Serializable):
     """What came of one tool call; there is exactly one for each."""
 
     id: str = ""
@@ -374,7 +375,7 @@ _CONTENT: Mapping[type, str] = {
 @for_usage
 @quick_init
 @attrs.frozen(kw_only=True)
-class Usage:
+class Usage(Serializable):
     """What model calls took. Adds up with `+`.
 
     Input tokens include the cached ones, as in the OpenTelemetry GenAI conventions, whatever the provider counts.
@@ -513,7 +514,7 @@ def _to_priority(value: Priority | int | str) -> Priority:
 @for_messages
 @quick_init
 @attrs.frozen(kw_only=True)
-class Message:
+class Message(Serializable):
     """One thing said in one session: a user's words, a model's answer, tool results, a timer."""
 
     id: str = attrs.field(factory=new_id)
@@ -598,7 +599,7 @@ Role = Literal["user", "assistant", "tool"]
 
 
 @attrs.frozen
-class ChatMessage:
+class ChatMessage(Serializable):
     """One message as a model sees it: a role and its parts."""
 
     role: Role
@@ -611,7 +612,7 @@ make_chat_message = maker(ChatMessage)
 
 
 @attrs.frozen
-class ToolSpec:
+class ToolSpec(Serializable):
     """A tool as a model sees it."""
 
     name: str
@@ -632,7 +633,7 @@ _NO_DATA: Any = None
 @for_replies
 @quick_init
 @attrs.frozen(kw_only=True)
-class Reply(Generic[DataT_co]):
+class Reply(Serializable, Generic[DataT_co]):
     """An answer for the user; `str(reply)` is its text."""
 
     id: str = ""
@@ -664,7 +665,7 @@ class Refuse:
 
 
 @attrs.frozen(kw_only=True)
-class Event:
+class Event(Serializable):
     """The structured result of an instruction."""
 
     id: str = ""
@@ -676,7 +677,7 @@ class Event:
 
 
 @attrs.frozen(kw_only=True)
-class Route:
+class Route(Serializable):
     """The model's wish that someone else goes on."""
 
     id: str = ""
@@ -690,7 +691,7 @@ class Route:
 @for_failures
 @quick_init
 @attrs.frozen(kw_only=True)
-class Failure:
+class Failure(Serializable):
     """A message that ended without an answer, or a handler that failed."""
 
     id: str = ""
@@ -722,7 +723,7 @@ class Failure:
 
 @for_tokens
 @attrs.frozen
-class Token:
+class Token(Serializable):
     """A piece of a growing answer, as far as the protocol shows it."""
 
     text: str
@@ -737,7 +738,7 @@ make_token = maker(Token)
 
 
 @attrs.frozen(kw_only=True)
-class CallProgress:
+class CallProgress(Serializable):
     """How far a tool call has come, as its tool says; only the latest of each call waits for its readers."""
 
     call_id: str

@@ -15,6 +15,7 @@ from actgent.errors.printable import counted, shown
 from actgent.messages import Message, ToolResult, Usage
 from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
 from actgent.state.store import State
+from actgent.support.serializable import Serializable
 from actgent.support.strict_json import loads
 
 Write = Callable[[str], object]
@@ -24,7 +25,7 @@ LINE = 300
 
 
 @attrs.frozen(kw_only=True)
-class ToolMetrics:
+class ToolMetrics(Serializable):
     """The calls of one tool."""
 
     calls: int
@@ -44,7 +45,7 @@ class ToolMetrics:
 
 
 @attrs.frozen(kw_only=True)
-class RunMetrics:
+class RunMetrics(Serializable):
     """What the work towards a goal took."""
 
     seconds: float

@@ -19,6 +19,7 @@ from actgent.protocols.goal import (
 from actgent.protocols.renderings import conversation_text
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.foreign import telling_text
+from actgent.support.serializable import Serializable
 from actgent.tools.outputs.moved import whole_state
 
 from .report import RunMetrics, metrics_of
@@ -28,7 +29,7 @@ _BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
 
 
 @attrs.frozen(kw_only=True)
-class GoalResult(Generic[DataT_co]):
+class GoalResult(Serializable, Generic[DataT_co]):
     """The outcome of a goal, achieved or not, with everything found; `str(result)` is its text."""
 
     data: DataT_co | None

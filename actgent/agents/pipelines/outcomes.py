@@ -14,6 +14,7 @@ from typing import Any, Literal
 import attrs
 
 from actgent.messages import NO_USAGE, Usage
+from actgent.support.serializable import Serializable
 
 Ending = Literal["done", "failed", "skipped"]
 StepStatus = Literal["done", "failed", "skipped", "pending"]
@@ -23,7 +24,7 @@ INPUTS, STEPS, ROUNDS, ORDER = "inputs", "steps", "rounds", "order"
 
 
 @attrs.frozen(kw_only=True)
-class StepResult:
+class StepResult(Serializable):
     """What one step came to."""
 
     name: str
@@ -75,7 +76,7 @@ def status_of(results: Mapping[str, StepResult]) -> RunStatus:
 
 
 @attrs.frozen(kw_only=True)
-class PipelineResult:
+class PipelineResult(Serializable):
     """What a run of a pipeline came to; `str(result)` is its text."""
 
     status: RunStatus

@@ -1,13 +1,14 @@
 """One object that a streamed run of a `StepsAgent` fills: what was planned, done and answered so far."""
 
 from collections.abc import Mapping
-from typing import Any, Generic, Literal
+from typing import Any, ClassVar, Generic, Literal
 
 import attrs
 import trio
 
 from actgent.messages import NO_USAGE, DataT_co, Failure, Reply, ToolCall, Usage
 from actgent.support.deprecations import warn_deprecated
+from actgent.support.serializable import Serializable
 
 from .events import (
     FinalEvent,
@@ -23,9 +24,11 @@ StepType = Literal["plan", "execution", "final", "unknown"]
 
 
 @attrs.define
-class ToolExecution:
+class ToolExecution(Serializable):
     """One tool call of a step, and what has come of it."""
 
+    type: ClassVar[str] = "tool_execution_state"
+    """Its name as JSON; `tool_execution` is the event."""
     tool_id: str
     """The call's id."""
     tool_name: str
@@ -41,7 +44,7 @@ class ToolExecution:
 
 
 @attrs.define
-class StepState:
+class StepState(Serializable):
     """One model call of the run."""
 
     step_id: str
@@ -107,7 +110,7 @@ class StepState:
 
 
 @attrs.define
-class AgentAnswer(Generic[DataT_co]):
+class AgentAnswer(Serializable, Generic[DataT_co]):
     """The run so far. The same object is given again after each change."""
 
     query: str

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from actgent.messages import ToolCall, ToolResult
+from actgent.support.serializable import Serializable
 
 ToolProgress = Literal["started", "completed", "failed"]
 
 
 @attrs.frozen(kw_only=True)
-class StepsEvent:
+class StepsEvent(Serializable):
     """Something that happened in a step."""
 
     type: ClassVar[str]

@@ -13,6 +13,7 @@ import attrs
 
 from actgent.errors import ParseError
 from actgent.messages import ToolResult
+from actgent.support.serializable import Serializable
 from actgent.support.strict_json import loads
 
 RUN_TASKS = "run_tasks"
@@ -61,7 +62,7 @@ TASKS_SCHEMA: Mapping[str, Any] = {
 
 
 @attrs.frozen(kw_only=True)
-class PlannedTask:
+class PlannedTask(Serializable):
     """A step of a plan, and what came of it."""
 
     id: str

@@ -12,6 +12,7 @@ import attrs
 import msgspec
 
 from actgent.protocols.tool_status import ToolsStatus
+from actgent.support.serializable import Serializable
 
 Status = Literal["pending", "in_progress", "completed", "failed", "cancelled", "waiting"]
 StepType = Literal["tool", "reasoning"]
@@ -37,7 +38,7 @@ def _texts(values: Iterable[str]) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class TodoItem:
+class TodoItem(Serializable):
     """One step of a plan."""
 
     id: str
@@ -91,7 +92,7 @@ def _items(values: Iterable[TodoItem]) -> tuple[TodoItem, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class Plan:
+class Plan(Serializable):
     """What a session is about to do. `items` may be empty: then one round of tools, or none, leads to the answer."""
 
     title: str | None = None

@@ -1,0 +1,237 @@
+"""Public data as JSON: `to_dict` and `from_dict` of messages, events, steps and results."""
+
+import base64
+import functools
+import importlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from datetime import date
+from enum import Enum
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Union, get_args, get_origin
+
+import attrs
+
+from actgent import errors
+from actgent.errors import ActgentError, WireError
+from actgent.errors.printable import shown
+
+if TYPE_CHECKING:
+    import cattrs
+
+_HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.plan", "agents.pipelines")  # fmt: skip
+"""Modules that hold classes of this kind, imported when `from_dict` meets a type that is not known yet."""
+_BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SIMPLE = (str, int, float, bool, NoneType)
+
+
+class Serializable:
+    """Data with a form in JSON: `to_dict` writes it, `from_dict` reads it.
+
+    The form has a member for each field, and `type`, which names the class. Enums are their names, bytes are base64, times are ISO
+    8601, exceptions are `{"class", "message", "fields"}`. Fields of any type, such as `Reply.data`, come back as plain data.
+    """
+
+    __slots__ = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object as a dictionary that `json.dumps` takes.
+
+        Raises:
+            TypeError: A value in it has no form in JSON.
+        """
+        written: dict[str, Any] = _plain(self)
+        return written
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Return the object that `to_dict` wrote; of a base class, e.g. `Observation`, an object of the class that `type` names.
+
+        Raises:
+            WireError: The data is not what `to_dict` writes for this class.
+        """
+        if not isinstance(data, Mapping):
+            raise WireError(f"{cls.__name__}.from_dict() takes a dictionary, not {data!r:.200}")
+        found = _class_named(data.get("type"), [cls])
+        try:
+            read: Self = _reader().structure(_plain(data), found)
+        except WireError:
+            raise
+        except Exception as error:  # whatever foreign data leads to in cattrs or in a class
+            raise WireError(f"{found.__name__}.from_dict(): {shown(error)}") from error
+        return read
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as plain JSON data, in new lists and dictionaries."""
+    if attrs.has(type(value)):
+        return _fields(value)
+    for kinds, write in _WRITERS:
+        if isinstance(value, kinds):
+            return write(value)
+    from actgent.tools.outputs.results import to_text  # noqa: PLC0415 - knows models of pydantic, dataclasses, msgspec
+
+    try:
+        return json.loads(to_text(value))
+    except ValueError as error:
+        raise TypeError(f"a value of type {type(value).__name__} has no form in JSON: {error}") from error
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    kind = type(value)
+    tag = {"type": _tag(kind)} if isinstance(value, Serializable) else {}
+    return tag | {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(kind)}
+
+
+def _exception(error: BaseException) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in vars(error).items():
+        if isinstance(value, (*_SIMPLE, list, tuple, Mapping)) and not name.startswith("_"):
+            try:
+                fields[name] = _plain(value)
+            except TypeError:
+                continue  # a field that is for the program alone
+    return {"class": type(error).__name__, "message": str(error), "fields": fields}
+
+
+_WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (Enum, lambda value: value.name),
+    (float, lambda value: value if math.isfinite(value) else str(value)),
+    (_SIMPLE, lambda value: value),
+    (Mapping, lambda value: {str(key): _plain(item) for key, item in value.items()}),
+    ((bytes, bytearray), lambda value: base64.b64encode(value).decode("ascii")),
+    ((Sequence, AbstractSet), lambda value: [_plain(item) for item in value]),
+    (date, lambda value: value.isoformat()),
+    (BaseException, _exception),
+)
+"""The form of a value by its class; the first that fits counts."""
+
+
+# --- the names of classes ----------------------------------------------------------------------
+
+
+def _tag(cls: type) -> str:
+    named = getattr(cls, "type", None)
+    return named if isinstance(named, str) else _BIG.sub("_", cls.__name__).lower()
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    """A class and all classes below it that have fields of their own writing."""
+    if "__attrs_attrs__" in vars(cls):
+        yield cls
+    for each in cls.__subclasses__():
+        yield from _subclasses(each)
+
+
+def _class_named(tag: object, kinds: Sequence[type]) -> type:
+    """Return the class among some, or below them, that a `type` names; without a `type` the only one of them."""
+    if tag is None and len(kinds) == 1:
+        return kinds[0]
+    for attempt in range(2):
+        for kind in kinds:
+            if found := next((each for each in _subclasses(kind) if _tag(each) == tag), None):
+                return found
+        if not attempt:
+            for home in _HOMES:
+                importlib.import_module(f"actgent.{home}")
+    names = ", ".join(kind.__name__ for kind in kinds)
+    raise WireError(
+        f"no type {tag!r:.100} of {names} is known: read it with from_dict() of the class that wrote it"
+    )
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def _reader() -> "cattrs.Converter":
+    import cattrs  # noqa: PLC0415 - most programs read no JSON of ours
+
+    reader = cattrs.Converter(detailed_validation=False)
+    for kind in (str, bool, int):
+        reader.register_structure_hook(kind, _exactly(kind))
+    reader.register_structure_hook(float, _float)
+    reader.register_structure_hook(bytes, lambda value, _: base64.b64decode(value, validate=True))
+    reader.register_structure_hook_func(lambda kind: isinstance(kind, TypeVar), lambda value, _: value)
+    reader.register_structure_hook_func(_is_kind(Enum), lambda value, kind: kind[value])
+    reader.register_structure_hook_func(_is_kind(BaseException), lambda value, _: _restored(value))
+    reader.register_structure_hook_factory(_is_union, lambda kind: _union_reader(kind, reader))
+    reader.register_structure_hook_factory(
+        lambda kind: attrs.has(get_origin(kind) or kind), lambda kind: _fields_reader(kind, reader)
+    )
+    return reader
+
+
+def _is_kind(base: type) -> Callable[[Any], bool]:
+    return lambda kind: isinstance(kind, type) and issubclass(kind, base)
+
+
+def _exactly(kind: type) -> Callable[[Any, Any], Any]:
+    def read(value: Any, wanted: Any) -> Any:
+        if wanted is not kind and issubclass(wanted, Enum):  # cattrs takes the hook of a base class first
+            return wanted[value]
+        if type(value) is not kind:
+            raise WireError(f"{kind.__name__} expected, not {value!r:.100}")
+        return value
+
+    return read
+
+
+def _float(value: Any, _: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise WireError(f"a number expected, not {value!r:.100}")
+    return float(value)
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, UnionType)
+
+
+def _union_reader(kind: Any, reader: "cattrs.Converter") -> Callable[[Any, Any], Any]:
+    """Read a member of a union: one of our classes by its `type`, anything else as plain data."""
+    members = [each for each in get_args(kind) if each is not NoneType]
+    ours = [each for each in members if _is_kind(Serializable)(get_origin(each) or each)]
+
+    def read(value: Any, _: object) -> Any:
+        if value is None:
+            return None
+        if len(members) == 1:
+            return reader.structure(value, members[0])
+        if ours and isinstance(value, Mapping):
+            return reader.structure(value, _class_named(value.get("type"), ours))
+        return value
+
+    return read
+
+
+def _fields_reader(kind: Any, reader: "cattrs.Converter") -> Callable[[Any, Any], Any]:
+    cls = get_origin(kind) or kind
+    attrs.resolve_types(cls)
+    types = {field.name: field.type for field in attrs.fields(cls)}
+
+    def read(value: Any, _: object) -> Any:
+        given = dict(value)
+        if "type" not in types and (tag := given.pop("type", None)) is not None and _tag(cls) != tag:
+            raise WireError(f"type {_tag(cls)!r} expected, not {tag!r:.100}")
+        if unknown := given.keys() - types.keys():
+            raise WireError(f"{cls.__name__} has no field {min(unknown)!r:.100}")
+        return cls(**{name: reader.structure(item, types[name]) for name, item in given.items()})
+
+    return read
+
+
+def _restored(value: Mapping[str, Any]) -> Exception:
+    """Return the error of actgent that was written; any other exception as an `ActgentError` that names its class."""
+    cls, message = getattr(errors, str(value["class"]), None), str(value["message"])
+    if not (isinstance(cls, type) and issubclass(cls, ActgentError)):
+        return ActgentError(f"{value['class']}: {message}")
+    error = cls.__new__(cls)
+    error.args = (message,)
+    error.__dict__.update(value.get("fields", {}))
+    return error
