@@ -31,7 +31,7 @@ from actgent import (
     tool,
 )
 from actgent.agents.goal import GoalResult
-from actgent.agents.plan import PlanResult
+from actgent.agents.processing import ProcessResult
 from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
 from actgent.agents.steps.events import StepsEvent
 from actgent.approvals import Approve, Edit, Expire, Reject, Respond, Withdraw
@@ -151,7 +151,7 @@ def test_every_public_class_of_events_is_tested():
     public = {getattr(actgent, name) for name in actgent.__all__}
     delivered = {type(value) for value in VALUES} | {Failure}
     events = {each for each in public if isinstance(each, type) and hasattr(each, "to_dict")}
-    assert events <= {*delivered, *EVENTS, GoalResult, PlanResult, AgentAnswer, *RESULTS}
+    assert events <= {*delivered, *EVENTS, GoalResult, ProcessResult, AgentAnswer, *RESULTS}
 
 
 RESULTS = {getattr(actgent, name) for name in ("PipelineResult",)}

@@ -26,6 +26,7 @@ from actgent.protocols.plan import Plan, plan_of
 from actgent.protocols.tool_status import failures_of_tools, status_of_tools
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.sessions.waiting.turn_reader import heed
+from actgent.support.serializable import Serializable
 
 from .runs import SessionView, view_session
 from .session import Session
@@ -58,7 +59,7 @@ class ExecutedCall:
 
 
 @attrs.frozen(kw_only=True)
-class ProcessResult(Generic[DataT_co]):
+class ProcessResult(Serializable, Generic[DataT_co]):
     """The outcome of `Agent.process`, whatever it was."""
 
     status: Status

@@ -22,7 +22,7 @@ from actgent.errors.printable import shown
 if TYPE_CHECKING:
     import cattrs
 
-_HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.plan", "agents.pipelines")  # fmt: skip
+_HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.processing", "agents.pipelines")  # fmt: skip
 """Modules that hold classes of this kind, imported when `from_dict` meets a type that is not known yet."""
 _BIG = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SIMPLE = (str, int, float, bool, NoneType)
