@@ -31,6 +31,7 @@ from actgent import (
     LimitReached,
     Limits,
     MissingKey,
+    ModelError,
     NotRunning,
     OpenAI,
     ParseError,
@@ -304,7 +305,7 @@ async def test_a_model_that_fails_without_on_exception(told):
 
     await chat_once(agent_with(broken))
     (record,) = told()
-    assert "ended as model failure: RuntimeError: no weights loaded; attach session.on_exception" in record
+    assert "ended as model failure: ModelError: scripted: RuntimeError: no weights loaded; attach session.on_exception" in record
     assert "in broken" in record
 
 
@@ -334,7 +335,7 @@ async def test_a_stream_whose_model_fails(told):
         replies = [event async for event in events if isinstance(event, Reply)]
     assert replies == []
     (record,) = told()
-    assert "a stream ended as model failure: RuntimeError: no weights loaded" in record
+    assert "a stream ended as model failure: ModelError: scripted: RuntimeError: no weights loaded" in record
     assert "raise the error of each Failure, or attach session.on_exception" in record
 
 
@@ -345,7 +346,7 @@ async def test_a_stream_whose_failure_is_raised_is_not_logged(told):
         raise RuntimeError("no weights loaded")
 
     async with agent_with(broken) as agent:
-        with pytest.raises(RuntimeError, match="no weights"):  # noqa: PT012 - the whole reading
+        with pytest.raises(ModelError, match="no weights"):  # noqa: PT012 - the whole reading
             async with agent.stream("hi") as events:
                 async for event in events:
                     raise event.error

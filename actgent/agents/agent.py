@@ -14,7 +14,7 @@ import attrs
 import trio
 
 from actgent.actors.dead_letters import DeadLetter
-from actgent.actors.event_loop import is_asyncio_running, check_loop
+from actgent.actors.event_loop import check_loop, is_asyncio_running
 from actgent.actors.inbox import DEFAULT_BYTES, DEFAULT_MESSAGE_BYTES
 from actgent.approvals import Approval, Decision, session_of
 from actgent.control.arguments import at_least_one, check_flag, check_id, check_seconds
@@ -83,6 +83,7 @@ from actgent.turns.reports import Reports
 
 from .assembly import AgentDeps, AgentModels, build_actor, build_core, build_opener
 from .model_tools import lasting_of, with_database
+from .narration import Narration, Verbose, writer_of
 from .options import AgentOptions, FormT, MessageOptions, ProcessOptions, RunOptions
 from .processing import ProcessResult, process_turn
 from .runs import (
@@ -188,6 +189,8 @@ class Agent(Generic[DataT_co, DepsT]):
         grace: Seconds to end what is accepted when the block is left.
         thread_grace: Seconds to wait for threads of sync tools after that.
         debug: Whether the log has the traceback of each exception of tools, models and protocols, also where a handler is notified of it.
+        verbose: True writes the steps of its sessions in plain words to standard error while they happen; a file open for text, or a
+            function that takes a line, gets them instead.
         deps: What its tools find in `ToolContext.deps`, never written to a journal: a value, or an async function of the
             session, called before the first message of each and again after a restart.
 
@@ -199,6 +202,8 @@ class Agent(Generic[DataT_co, DepsT]):
     default_protocol: Callable[[], Protocol] = Bare
     core_type: type[AgentCore] = AgentCore
     """The pipeline of its messages: `AgentCore`, or a class made from it that does one of its steps in another way."""
+    narration_type: type[Narration] = Narration
+    """The class that words the lines of `verbose=`."""
     database: Database | None
     """Tables of its own; None if it has none."""
     _beside: "tuple[Agent[Any, Any], ...]" = ()
@@ -255,6 +260,7 @@ class Agent(Generic[DataT_co, DepsT]):
         grace: float = 10.0,
         thread_grace: float = 5.0,
         debug: bool = False,
+        verbose: Verbose = False,
         deps: DepsT | Callable[[Session], Awaitable[DepsT]] | None = None,
     ) -> None:
         check_arguments(
@@ -318,6 +324,11 @@ class Agent(Generic[DataT_co, DepsT]):
         self._bury: Callable[[DeadLetter], None] | None = None
         """Keeps messages for an agent that is gone, in the runtime that it was in last."""
         self._block: AsyncExitStack | None = None
+        write = writer_of(verbose)
+        self.narration = None if write is None else self.narration_type(write)
+        """Writes the steps of its sessions; None without `verbose=`."""
+        if self.narration is not None:
+            self.narration.attach(self)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let classes of agents go on that override what had public names."""

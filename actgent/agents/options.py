@@ -19,6 +19,7 @@ from actgent.tools.base import DepsT, Tool
 from actgent.toolsets.toolset import Toolset
 from actgent.turns.calls.approval_requests import NeedsPerson
 
+from .narration import Verbose
 from .session import Session
 
 FormT = TypeVar("FormT")
@@ -68,6 +69,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     grace: float
     thread_grace: float
     debug: bool
+    verbose: Verbose
     deps: DepsT | Callable[[Session[Any]], Awaitable[DepsT]] | None
 
 

@@ -69,7 +69,7 @@ for_agents = leads(
             ("quotas", "retention", "telemetry", "supervision"),
             "a runtime has it: open_runtime(quotas=..., retention=..., telemetry=..., supervision=...)",
         ),
-        **dict.fromkeys(("verbose", "logging"), "write debug=True"),
+        "logging": "write debug=True, or verbose=True",
     },
     methods=dict.fromkeys(("__enter__", "__exit__"), "an agent's block is async: write `async with agent:`"),
 )

@@ -6,8 +6,7 @@ import importlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from datetime import date
 from enum import Enum
 from types import NoneType, UnionType

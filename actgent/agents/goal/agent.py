@@ -20,7 +20,7 @@ from actgent.tools.registry import to_tool
 from actgent.tools.state import StateTool, state_tool, takes_state
 from actgent.toolsets.toolset import Toolset
 
-from .report import Narration, Write, to_stderr
+from .report import GoalNarration
 from .result import GoalResult, goal_result
 from .task_runner import TaskRunner
 
@@ -40,10 +40,11 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         tasks: True: plans are lists of tasks with ids, retries and references, which the tool `run_tasks` carries out.
         state_characters: How large the values may be together that tools write into the state, as JSON; the largest beyond
             that are kept apart, where tools and `read_result` read them, and a reference stands in their place.
-        verbose: True: decisions, calls, and changes of the state are told on standard error, as lines; or what takes a line.
 
     A declared `output=` is the form of an achieved goal's answer; what was not achieved has no data.
     """
+
+    narration_type = GoalNarration
 
     @overload
     def __init__(
@@ -56,7 +57,6 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         actions: Iterable[CustomAction] = (),
         tasks: bool = False,
         state_characters: int = 200_000,
-        verbose: bool | Write = False,
         **options: Unpack[CommonOptions[DepsT]],
     ) -> None: ...
     @overload
@@ -70,7 +70,6 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         actions: Iterable[CustomAction] = (),
         tasks: bool = False,
         state_characters: int = 200_000,
-        verbose: bool | Write = False,
         **options: Unpack[CommonOptions[DepsT]],
     ) -> None: ...
     def __init__(
@@ -83,7 +82,6 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         actions: Iterable[CustomAction] = (),
         tasks: bool = False,
         state_characters: int = 200_000,
-        verbose: bool | Write = False,
         **options: Unpack[CommonOptions[DepsT]],
     ) -> None:
         protocol = Goal(max_iterations=max_iterations, actions=actions, tasks=tasks)
@@ -91,9 +89,6 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         given = [*tools_from(tools, bound=state_characters), *((TaskRunner(),) if tasks else ())]
         super().__init__(name, output=output, tools=given, **options)
         self._has_output = output is not None
-        self.narration = Narration(to_stderr if verbose is True else verbose) if verbose else None
-        if self.narration is not None:
-            self.narration.attach(self)
 
     @overload
     async def run_goal(

@@ -1,27 +1,17 @@
 """What is told of the work towards a goal beside its result: figures, and what is decided, done and changed meanwhile."""
 
-import json
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
 
-from actgent.agents.agent import Agent
+from actgent.agents.narration import LINE, Narration, value_shown
 from actgent.agents.session import Session
-from actgent.errors import ParseError
 from actgent.errors.printable import counted, shown
-from actgent.messages import Message, ToolResult, Usage
+from actgent.messages import ToolResult, Usage
 from actgent.protocols.goal import RUN_TASKS, PlannedTask, Progress, progress_in
 from actgent.state.store import State
 from actgent.support.serializable import Serializable
-from actgent.support.strict_json import loads
-
-Write = Callable[[str], object]
-"""Takes one line."""
-LINE = 300
-"""Characters of a value in a line."""
 
 
 @attrs.frozen(kw_only=True)
@@ -103,89 +93,30 @@ def metrics_of(
 
 
 @attrs.define
-class Narration:
-    """Tells in lines what an agent is asked, decides and does, and what that changes in the state."""
+class GoalNarration(Narration):
+    """The narration of an agent that works towards goals: its decisions have reasons, and its goals an end."""
 
-    write: Write
-    """Gets each line."""
-    _begun: float = attrs.field(factory=time.monotonic)
-    _later: dict[str, list[str]] = attrs.field(factory=dict)
-    """By session, what a decision has changed that is not told yet: what was said is heard of when it is carried out."""
+    _statuses: dict[str, str] = attrs.field(factory=dict)
+    """By session, the status of the goal."""
 
-    def attach(self, agent: Agent[Any, Any]) -> None:
-        """Tell of all sessions of an agent from now on."""
-        agent.on_session(self._watch)
-        agent.on_message(self._tell)
+    def name_of(self, kind: str) -> str:
+        return "goal"
 
-    def _watch(self, session: Session) -> None:
-        known: dict[str, Any] = {}
-        later, status = self._later.setdefault(session.id, []), ""
+    def ends_of(self, session: Session[Any], state: State) -> Iterable[str]:
+        progress = progress_in(state)
+        status = progress.status if progress else ""
+        if progress is not None and status and status != self._statuses.get(session.id):
+            yield _end_of(progress)
+        self._statuses[session.id] = status
 
-        def changed(state: State) -> None:
-            nonlocal status
-            for key in state:
-                if not key.startswith("_") and (key not in known or known[key] != state[key]):
-                    known[key] = state[key]
-                    later.append(f"  state: {key} = {_value(known[key])}")
-            progress = progress_in(state)
-            if progress is not None and progress.status and progress.status != status:
-                later.append(_end_of(progress))
-            status = progress.status if progress else ""
-
-        session.state.subscribe(changed)
-
-    def _tell(self, message: Message) -> None:
-        match message.sender.kind:
-            case "assistant":
-                self._tell_decision(message)
-                self._flush(message.session_id)
-            case "tool":
-                for result in message.tool_results:
-                    said = f"failed: {result.error}" if result.error is not None else result.content
-                    self.line(f"  {result.tool_name}: {shown(said, LINE)}")
-            case _:
-                self._flush(message.session_id)
-                self.line(f"goal: {shown(message.text, LINE)}")
-
-    def _tell_decision(self, message: Message) -> None:
-        for call in message.tool_calls:
-            self.line(f"calls {call.name} {_value(call.arguments)}")
-        if not message.text.strip():
-            return
-        try:
-            decision = loads(message.text)
-        except ParseError:
-            decision = None
-        if not isinstance(decision, dict) or not isinstance(decision.get("action"), str):
-            self.line(f"says: {shown(message.text, LINE)}")
+    def decided(self, decision: Mapping[str, Any]) -> Iterator[str]:
+        if not isinstance(decision.get("action"), str):
             return
         reasoning = decision.get("reasoning")
         why = f" because: {shown(reasoning, LINE)}" if isinstance(reasoning, str) and reasoning else ""
-        self.line(f"decides: {shown(decision['action'])} {_value(decision.get('params', {}))}{why}")
-
-    def _flush(self, session_id: str) -> None:
-        later = self._later.get(session_id, [])
-        for text in later:
-            self.line(text)
-        later.clear()
-
-    def line(self, text: str) -> None:
-        """Write a line, with the seconds since the beginning."""
-        self.write(f"[{time.monotonic() - self._begun:7.2f} s] {text}")
+        yield f"decides: {shown(decision['action'])} {value_shown(decision.get('params', {}))}{why}"
 
 
 def _end_of(progress: Progress) -> str:
     why = f" ({progress.error})" if progress.error else ""
     return f"ended: {progress.status}{why} after {counted(progress.iterations, 'model call')}"
-
-
-def to_stderr(line: str) -> None:
-    """Write a line to standard error."""
-    sys.stderr.write(f"{line}\n")
-
-
-def _value(value: Any) -> str:
-    try:
-        return shown(json.dumps(value, ensure_ascii=False), LINE)
-    except (TypeError, ValueError):
-        return shown(repr(value), LINE)

@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack, overload
 import trio
 
 from actgent.actors.event_loop import is_asyncio_running
+from actgent.agents.narration import Verbose
 from actgent.agents.options import FormT, Tools
 from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, UsageError
@@ -15,7 +16,6 @@ from actgent.llm.settings import LLMSettings
 from actgent.protocols.goal import CustomAction
 
 from .agent import GoalAgent
-from .report import Write
 from .result import GoalResult
 
 
@@ -30,7 +30,7 @@ class GoalOptions(TypedDict, total=False):
     deps: Any
     models: Mapping[str, ModelLike | LLMSettings | str] | None
     tasks: bool
-    verbose: bool | Write
+    verbose: Verbose
     owner: str
 
 
@@ -59,7 +59,7 @@ async def run_agent(
     deps: Any = None,
     models: Mapping[str, ModelLike | LLMSettings | str] | None = None,
     tasks: bool = False,
-    verbose: bool | Write = False,
+    verbose: Verbose = False,
     owner: str = "user",
 ) -> GoalResult[Any]:
     """Work towards one goal with a new `GoalAgent`, and return the outcome with everything found.
@@ -79,7 +79,7 @@ async def run_agent(
         deps: What tools find in `ToolContext.deps`.
         models: Models of single roles, as `GoalAgent` takes them.
         tasks: True: plans are lists of tasks, which are carried out at once.
-        verbose: True writes decisions, calls and state changes to standard error; a function takes the lines instead.
+        verbose: True writes decisions, calls and state changes to standard error; a file or a function gets the lines instead.
         owner: Whose quota pays, and whose answers a `Cached` model may give again.
 
     Raises:
