@@ -38,6 +38,7 @@ _NAMES = {
         "InvalidArguments",
         "InvalidFile",
         "InvalidFolder",
+        "InvalidState",
         "InvalidToolSchema",
         "JournalDamaged",
         "JournalError",

@@ -139,6 +139,7 @@ from .errors import (
     InvalidArguments as InvalidArguments,
     InvalidFile as InvalidFile,
     InvalidFolder as InvalidFolder,
+    InvalidState as InvalidState,
     InvalidToolSchema as InvalidToolSchema,
     JournalDamaged as JournalDamaged,
     JournalError as JournalError,

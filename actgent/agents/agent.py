@@ -162,6 +162,8 @@ class Agent(Generic[DataT_co, DepsT]):
         temperature: Passed on to the model; None leaves it to the provider.
         max_tokens: The longest answer; None leaves it to the client.
         limits: The bounds of a turn.
+        state: The type of a session's state, with fields (attrs, dataclass, pydantic, TypedDict). A change that does not fit raises
+            `InvalidState`, which the model reads as the error of its call; the state stays as it was.
         reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
         memory: How it remembers: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
             shows the whole conversation up to 180,000 tokens.
@@ -239,6 +241,7 @@ class Agent(Generic[DataT_co, DepsT]):
         temperature: float | None = None,
         max_tokens: int | None = None,
         limits: Limits | None = None,
+        state: type | None = None,
         reducers: Mapping[str, Reducer] | None = None,
         memory: MemoryLike | None = None,
         memories: LastingMemories | None = None,
@@ -310,7 +313,7 @@ class Agent(Generic[DataT_co, DepsT]):
         self.system_prompt = self.prompts.system_prompt()
         """The same for all sessions and turns that have no layer of their own, or how it begins where it says something of sessions."""
         check_reducers(reducers)
-        self._reducers = reducers
+        self._reducers, self._state_check = reducers, None if state is None else _state_check_of(state)
         self._memory = ShortTermMemory() if memory is None else memory_of(memory)
         self._deps = AgentDeps(name, deps, self.tools)
         self._models = AgentModels({**(models or {}), "default": llm})
@@ -1123,6 +1126,7 @@ class Agent(Generic[DataT_co, DepsT]):
             running,
             runtime,
             reducers=self._reducers,
+            state_check=self._state_check,
             on_busy=self.on_busy,
             on_session=self._on_session,
             deps=self._deps,
@@ -1182,3 +1186,9 @@ def _below(parent: object) -> SessionContext | None:
     if not isinstance(parent, Session):
         raise ConfigurationError(f"parent= takes a Session, not {parent!r}")
     return context_of(parent)
+
+
+def _state_check_of(declared: Any) -> Any:
+    from .typed_state import state_check_of  # noqa: PLC0415 - few agents declare a type of their state
+
+    return state_check_of(declared)

@@ -48,6 +48,7 @@ class CommonOptions(TypedDict, Generic[DepsT], total=False):
     temperature: float | None
     max_tokens: int | None
     limits: Limits | None
+    state: type | None
     reducers: Mapping[str, Reducer] | None
     memory: MemoryLike | None
     memories: LastingMemories | None

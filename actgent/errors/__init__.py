@@ -20,6 +20,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   │   └── WrongOwner         nor has this owner: the session of this id is somebody else's
     │   ├── CursorUnknown          a session has fewer records than its reader has seen: another one, or an older copy
     │   ├── NotSerializable        a value that cannot be written down
+    │   ├── InvalidState           a change of the state does not fit the type of `state=`, see `reason`
     │   ├── SessionBusy            the session works, and takes no further message meanwhile (on_busy="reject")
     │   ├── NotSuspended           an answer for a session in which nothing waits for one
     │   ├── ApprovalNotFound       an answer to what nobody asked in this session
@@ -451,6 +452,17 @@ class WaitCycle(WouldDeadlock):
             f"they would wait for each other for ever: {' -> '.join(self.path)}; "
             "let the last one answer with what it knows, or hand the task on without waiting for it (delegate)",
         )
+
+
+class InvalidState(UsageError):
+    """A change of a session's state does not fit the type that its agent declares with `state=`; the state is unchanged."""
+
+    def __init__(self, type_name: str, reason: str = "") -> None:
+        self.type_name = type_name
+        """The name of the type."""
+        self.reason = reason
+        """The place in the state, and what is wrong with it."""
+        super().__init__(f"the state does not fit {type_name}: {reason}")
 
 
 class SessionBusy(UsageError):

@@ -21,7 +21,7 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.records import Decided, PersonAsked, Prompted, Resumed, Said, SuspendedRecord
 from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
-from actgent.state.store import StateRecord, Store
+from actgent.state.store import StateCheck, StateRecord, Store
 
 from .conversation import SessionConversation
 from .handlers import Handlers
@@ -93,6 +93,8 @@ class SessionContext:
     """The turn that waits for people, if one does."""
     reducers: Mapping[str, Reducer] | None = None
     """The agent's, for the state."""
+    state_check: StateCheck | None = None
+    """The check of each change of the state; None: any change is taken."""
     due_index: DueIndex | None = None
     """The index in which its agent finds sessions that are due, while the session is in memory."""
     _timers: SessionTimers | None = None
@@ -152,7 +154,7 @@ class SessionContext:
     @property
     def state(self) -> Store:
         if self._state is None:
-            self._state = Store(reducers=self.reducers, write=_writer_for(self))
+            self._state = Store(reducers=self.reducers, check=self.state_check, write=_writer_for(self))
         return self._state
 
     @property

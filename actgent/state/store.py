@@ -36,6 +36,8 @@ from .reducers import Reducer, reducer_name
 
 Pair = tuple[str, Any]
 Action = Callable[..., Any]
+StateCheck = Callable[[Mapping[str, Any], Mapping[str, Any]], object]
+"""Gets the changed values and the whole new state; an exception undoes the change."""
 StateRecord = Changed | ActionFailed | RolledBack
 
 HISTORY = 1000
@@ -106,6 +108,7 @@ class Store(State):
         initial: The state number 0.
         reducers: For each key how a new value meets the old one; see `actgent.state.reducers`.
         actions: Actions by name, for `dispatch("name")`.
+        check: Called with the changed values and the whole new state before a change counts; an exception undoes the change.
         write: Called with the record of each change before it counts; what it raises undoes the change.
         history: How many actions are kept, at least 1.
     """
@@ -113,6 +116,7 @@ class Store(State):
     __slots__ = (
         "_actions",
         "_base",
+        "_check",
         "_draft",
         "_first",
         "_history",
@@ -132,6 +136,7 @@ class Store(State):
         *,
         reducers: Mapping[str, Reducer] | None = None,
         actions: Mapping[str, Action] | None = None,
+        check: StateCheck | None = None,
         write: Callable[[StateRecord], object] | None = None,
         history: int = HISTORY,
     ) -> None:
@@ -142,7 +147,7 @@ class Store(State):
             self.add_reducer(key, reducer)
         for name, action in (actions or {}).items():
             self.add_action(name, action)
-        self._write = write
+        self._check, self._write = check, write
         self._keep = max(1, history)
         self._draft: StateBuilder | None = None
         """The state, while it is made again from records and nobody has a snapshot of it."""
@@ -197,6 +202,7 @@ class Store(State):
 
         Raises:
             UsageError: no such name, or something else than pairs was returned; the state is unchanged.
+            InvalidState: A value does not fit the type of `state=`; the state is unchanged.
             NotSerializable: the journal does not take a value; the state is unchanged.
         """
         if threading.get_ident() != self._thread:
@@ -213,6 +219,8 @@ class Store(State):
             values, changed = self._decide(action, args, name=name, once=once)
             if not changed.changes:
                 return
+            if self._check is not None:
+                self._check({key: values[key] for key in changed.changes}, values)
             if self._write is not None:
                 self._write(changed)
         except BaseException as raised:  # noqa: ASYNC103, BLE001 - of an action or a reducer: foreign code
@@ -407,7 +415,7 @@ class Store(State):
         """
         number = self._number if number is None else number
         values, length = self._after(number)
-        fork = Store(reducers=self._reducers, actions=self._actions, history=self._keep)
+        fork = Store(reducers=self._reducers, actions=self._actions, check=self._check, history=self._keep)
         fork._thread = self._thread
         fork._values, fork._number = values, number
         fork._base, fork._first = StateBuilder(self._base.share()), self._first

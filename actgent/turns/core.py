@@ -11,6 +11,7 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.errors import (
     AnswerError,
     EmptyAnswer,
+    InvalidState,
     ParseError,
 )
 from actgent.errors.printable import quoted
@@ -233,9 +234,13 @@ class AgentCore:
         except (ParseError, EmptyAnswer) as error:
             self._repair(turn, message, error)
         else:
-            turn.progress.repairs = 0
+            repairs, turn.progress.repairs = turn.progress.repairs, 0
             turn.answer.aside = ""
-            await self.act(context, turn, message, outcomes)
+            try:
+                await self.act(context, turn, message, outcomes)
+            except InvalidState as error:  # of a Change, which comes before everything else of the answer
+                turn.progress.repairs = repairs
+                self._repair(turn, message, ParseError(str(error), answer.text))
 
     async def _run_hooks(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if message is turn.message:

@@ -26,6 +26,7 @@ from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.state.reducers import Reducer
+from actgent.state.store import StateCheck
 from actgent.turns.core import AgentCore
 from actgent.turns.lifecycle import TurnLifecycle
 
@@ -96,6 +97,7 @@ def build_opener(
     runtime: Runtime,
     *,
     reducers: Mapping[str, Reducer] | None,
+    state_check: StateCheck | None,
     on_busy: OnBusy,
     on_session: Sequence[OnSession],
     deps: AgentDeps,
@@ -119,6 +121,7 @@ def build_opener(
         deps.missing_to_resume,
         runtime.elsewhere,
         is_told,
+        state_check,
     )
     actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     if runtime.elsewhere is not None:

@@ -25,6 +25,7 @@ class GoalOptions(TypedDict, total=False):
     tools: Tools
     max_iterations: int
     actions: Iterable[CustomAction]
+    state: type | None
     limits: Limits | None
     timeout: float | None
     deps: Any
@@ -54,6 +55,7 @@ async def run_agent(
     max_iterations: int = 20,
     output: Any = None,
     actions: Iterable[CustomAction] = (),
+    state: type | None = None,
     limits: Limits | None = None,
     timeout: float | None = None,  # noqa: ASYNC109 - a scope alone would cancel, and lose the result
     deps: Any = None,
@@ -74,6 +76,7 @@ async def run_agent(
         max_iterations: The most model calls.
         output: The type of the answer; it is `GoalResult.data`.
         actions: Actions of your own that the model may choose.
+        state: The type of the state that tools and actions change, as `Agent` takes it.
         limits: The bounds of the work, as those of a turn.
         timeout: Seconds for the work; None is no bound.
         deps: What tools find in `ToolContext.deps`.
@@ -94,6 +97,7 @@ async def run_agent(
         max_iterations=max_iterations,
         output=output,
         actions=actions,
+        state=state,
         limits=limits,
         deps=deps,
         models=models,

@@ -34,6 +34,7 @@ from actgent.sessions.restore import is_unused, restore_loaded
 from actgent.sessions.tree import SessionTree
 from actgent.sessions.waiting.tasks import Task, TaskDeadline
 from actgent.state.reducers import Reducer
+from actgent.state.store import StateCheck
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 from actgent.support.quick_init import maker
@@ -85,6 +86,8 @@ class SessionOpener:
     """The way to sessions of other processes; None where there are none."""
     is_told: Callable[[SessionContext], bool] = lambda _: True
     """Tells whether `on_session` is called with a session; it is not with those that are nobody's conversation."""
+    state_check: StateCheck | None = None
+    """The check of each change of a session's state; None: any change is taken."""
     _opening: Openings = attrs.field(factory=Openings)
     """By id those that are just made again, or made under an id that was given."""
 
@@ -122,6 +125,7 @@ class SessionOpener:
             host=self.running.lifecycle,
             mail=_make_mail(self.on_busy if on_busy is None else check_rule(on_busy)),
             reducers=self.reducers,
+            state_check=self.state_check,
             tree=None if parent is None and task is None else _tree_of(parent, task),
         )
         context.face, lifecycle = self.make_face(context, deps), self.running.lifecycle
@@ -406,6 +410,7 @@ class SessionOpener:
             is_former=not opened.agent,
             mail=SessionMail(opened.on_busy or self.on_busy),
             reducers=self.reducers,
+            state_check=self.state_check,
         )
         restored = await restore_loaded(loaded, context, running.journal)
         if restored.is_closed:

@@ -1,0 +1,64 @@
+"""`state=`: the type that the state of an agent's sessions has to fit."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.errors import ConfigurationError, InvalidState, meant
+from actgent.errors.printable import quoted
+from actgent.state.store import StateCheck
+from actgent.tools.outputs.results import to_text
+from actgent.tools.schemas import compile_schema, compile_type
+
+_OF_PROTOCOLS = frozenset({"plan"})
+"""Keys without a dot or an underscore that protocols write themselves."""
+
+
+def state_check_of(declared: Any) -> StateCheck | None:
+    """Return the check of a type with fields: an attrs class, a dataclass, a model of pydantic or a TypedDict; None for None.
+
+    A changed key has to be a field, and its value has to fit the type of the field. As soon as all required fields are there, the
+    state as a whole has to fit, too, with the validators of the class.
+
+    Raises:
+        ConfigurationError: The type has no fields, or one of them has no JSON Schema.
+    """
+    if declared is None:
+        return None
+    compiled = compile_type(declared)
+    schema = compiled.schema
+    fields = schema.get("properties")
+    if not isinstance(declared, type) or not isinstance(fields, Mapping) or not fields:
+        raise ConfigurationError(
+            f"state= is a type with fields (attrs, dataclass, pydantic, TypedDict), not {declared!r:.200}"
+        )
+    required = frozenset(schema.get("required", ()))
+    is_open = schema.get("additionalProperties", False) is not False
+    partial_schema = {name: value for name, value in schema.items() if name != "required"}
+    checked = compile_schema(partial_schema, owner=f"state={declared.__name__}")
+
+    def check(changes: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        changed = {key: value for key, value in changes.items() if not _is_of_framework(key, fields)}
+        if not is_open and (unknown := changed.keys() - fields.keys()):
+            key = min(unknown)
+            known = meant(key, fields) or f"the fields are {', '.join(fields)}"
+            raise InvalidState(declared.__name__, f"there is no field {quoted(key)}: {known}")
+        if (reason := checked.reason(_plain(changed))) is not None:
+            raise InvalidState(declared.__name__, reason)
+        if required <= state.keys():
+            whole = {key: value for key, value in state.items() if key in fields}
+            try:
+                compiled.convert(_plain(whole))
+            except ValueError as error:
+                raise InvalidState(declared.__name__, str(error)) from None
+
+    return check
+
+
+def _is_of_framework(key: str, fields: Mapping[str, Any]) -> bool:
+    """Return True for a key of actgent itself, which the type does not describe."""
+    return key not in fields and (key.startswith("_") or "." in key or key in _OF_PROTOCOLS)
+
+
+def _plain(values: Mapping[str, Any]) -> Any:
+    return json.loads(to_text(dict(values)))
