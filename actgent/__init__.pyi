@@ -2,6 +2,16 @@
 
 __version__: str
 
+from actgent.protocols.goal import (
+    CustomAction as CustomAction,
+    detect_action_loop as detect_action_loop,
+)
+from actgent.protocols.renderings import (
+    conversation_text as conversation_text,
+    tool_documentation as tool_documentation,
+)
+from actgent.state.store import Store as Store
+
 from .actors.inbox import (
     PriorityInbox as PriorityInbox,
 )

@@ -428,6 +428,7 @@ def test_circles_are_named():
 def test_loop_detection(recent, loops):
     """Case 11, with the alternation that was never found."""
     assert detect_action_loop(recent) is loops
+    assert detect_action_loop(recent_actions=recent, max_recent=3) is loops
     assert not detect_action_loop(
         ["a", "b", "a", "b"], max_recent=2
     )  # three of them, where nothing alternates

@@ -1,7 +1,9 @@
 """`GoalAgent`, which works towards goals on its own, and the tools that see them."""
 
 import copy
-from collections.abc import Iterable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Unpack, overload
 
 import trio
@@ -41,7 +43,8 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         state_characters: How large the values may be together that tools write into the state, as JSON; the largest beyond
             that are kept apart, where tools and `read_result` read them, and a reference stands in their place.
 
-    A declared `output=` is the form of an achieved goal's answer; what was not achieved has no data.
+    A type as `output=` is that of an achieved goal's answer; a goal that was not achieved has no data. A function as `output=` is an
+    output handler: `run_goal` calls it with the state as tools see it, and its value is the data, however the goal ended.
     """
 
     narration_type = GoalNarration
@@ -87,8 +90,9 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         protocol = Goal(max_iterations=max_iterations, actions=actions, tasks=tasks)
         options.setdefault("protocol", protocol)
         given = [*tools_from(tools, bound=state_characters), *((TaskRunner(),) if tasks else ())]
-        super().__init__(name, output=output, tools=given, **options)
+        self._handler = _handler_of(output)
         self._has_output = output is not None
+        super().__init__(name, output=None if self._handler else output, tools=given, **options)
 
     @overload
     async def run_goal(
@@ -156,6 +160,9 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         before = await view_session(opener, session)
         reply: Reply[Any] | None = None
         failure: Exception | None = None
+        handler = _handler_of(options.get("output"))
+        if handler is not None:
+            options["output"] = None
         try:
             reply = await self.run(goal, session=session, **options)
         except InboxFull:
@@ -178,10 +185,25 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
             max_iterations=self.protocol.max_iterations or 0,
             seconds=trio.current_time() - begun,
             wants_text=options.get("output") is None and not self._has_output,
+            handler=handler or (self._handler if options.get("output") is None else None),
         )
         if self.narration is not None and failure is not None:
             self.narration.line(f"ended: {result.status} ({result.error})")
         return result
+
+
+def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return an output handler, a function of the state, that was given as `output=`; None for types and schemas.
+
+    Raises:
+        ConfigurationError: The function is async.
+    """
+    if not (inspect.isroutine(output) or isinstance(output, functools.partial)):
+        return None
+    if inspect.iscoroutinefunction(output):
+        raise ConfigurationError(f"output= as a function of the state is sync, not {output!r:.200}")
+    handler: Callable[[Mapping[str, Any]], Any] = output
+    return handler
 
 
 def _was_answered(history: Iterable[Message]) -> bool:

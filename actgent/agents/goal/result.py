@@ -1,6 +1,6 @@
 """`GoalResult`: the outcome of one goal, and everything found on the way to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic
 
 import attrs
@@ -12,10 +12,12 @@ from actgent.protocols.goal import (
     Progress,
     Status,
     closing_words,
+    goal_view,
     progress_at_end,
     results_of,
     tasks_in,
 )
+from actgent.protocols.goal.progress import WHOLE
 from actgent.protocols.renderings import conversation_text
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.foreign import telling_text
@@ -94,6 +96,7 @@ def goal_result(
     max_iterations: int,
     seconds: float,
     wants_text: bool,
+    handler: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> GoalResult[Any]:
     """Build the result of the turn `turn` from its session's state and history.
 
@@ -108,6 +111,7 @@ def goal_result(
         max_iterations: The bound on model calls.
         seconds: Seconds from the goal's message to its outcome.
         wants_text: True if no output type is declared, so the text of an ended goal is its data.
+        handler: Makes the data of what was found, as tools see it: the state with `goal`, `results` and `used_tools`.
     """
     progress = progress_at_end(state, history, turn=turn, goal=goal, any_turn=reply is not None)
     if failure is not None:
@@ -116,6 +120,8 @@ def goal_result(
     data = None if reply is None else reply.data
     if wants_text and progress.status not in ("incomplete", "error", "suspended"):
         data = text
+    if handler is not None:
+        data, progress = _handled(handler, state, history, progress)
     results, tasks = tuple(results_of(progress, history)), tuple(tasks_in(state, progress.turn))
     return GoalResult(
         data=data,
@@ -135,6 +141,22 @@ def goal_result(
         tasks=tasks,
         metrics=metrics_of(results, tasks, usage, seconds=seconds, model_calls=progress.iterations),
     )
+
+
+def _handled(
+    handler: Callable[[Mapping[str, Any]], Any],
+    state: Mapping[str, Any],
+    history: Sequence[Message],
+    progress: Progress,
+) -> tuple[Any, Progress]:
+    """Return what an output handler makes of the state; an exception of it is the error of the result."""
+    try:
+        return handler(whole_state(state, goal_view(state, history))), progress
+    except Exception as error:  # noqa: BLE001 - the edge to code of the program
+        words = f"the output handler failed: {type(error).__name__}: {telling_text(error)}"
+        is_open = progress.status not in WHOLE
+        status: Status = progress.status if is_open else "completed_without_formatting"
+        return None, attrs.evolve(progress, status=status, error=progress.error or words)
 
 
 def _failed(progress: Progress, failure: Exception, max_iterations: int) -> Progress:

@@ -74,7 +74,8 @@ async def run_agent(
         llm: As `Agent` takes it.
         tools: As `GoalAgent` takes them: tools, functions `(state, args)`, other functions, or a mapping of them by name.
         max_iterations: The most model calls.
-        output: The type of the answer; it is `GoalResult.data`.
+        output: The type of the answer, which is `GoalResult.data` then; or an output handler, a function that makes the data of the
+            state as tools see it.
         actions: Actions of your own that the model may choose.
         state: The type of the state that tools and actions change, as `Agent` takes it.
         limits: The bounds of the work, as those of a turn.

@@ -1,7 +1,16 @@
 """The protocol that works towards a goal, and calls it achieved only after an evaluation."""
 
 from .decisions import CustomAction
-from .progress import Progress, Status, goal_view, progress_at_end, progress_in, results_of, turn_of
+from .progress import (
+    Progress,
+    Status,
+    detect_action_loop,
+    goal_view,
+    progress_at_end,
+    progress_in,
+    results_of,
+    turn_of,
+)
 from .protocol import Goal
 from .references import References
 from .tasks import (
@@ -26,6 +35,7 @@ __all__ = [
     "References",
     "Status",
     "closing_words",
+    "detect_action_loop",
     "goal_view",
     "kept_tasks",
     "progress_at_end",

@@ -274,12 +274,12 @@ def signature(call: ToolCall) -> str:
     return f"execute {call.name} {_encode(call.arguments)}"
 
 
-def detect_action_loop(recent: Sequence[str], max_recent: int = 3) -> bool:
+def detect_action_loop(recent_actions: Sequence[str], max_recent: int = 3) -> bool:
     """Return True if the last actions go in circles: the same twice in a row, or two in turn, as in a, b, a, b.
 
     Only the last `max_recent` + 1 actions count.
     """
-    last = list(recent[-(max_recent + 1) :])
+    last = list(recent_actions[-(max_recent + 1) :])
     if len(last) >= 2 and last[-1] == last[-2]:  # noqa: PLR2004 - a repetition takes two
         return True
     return len(last) >= 4 and last[-4:-2] == last[-2:]  # noqa: PLR2004 - an alternation takes four

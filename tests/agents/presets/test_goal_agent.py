@@ -6,6 +6,7 @@ import json
 import attrs
 import pytest
 import trio
+from pydantic import BaseModel
 
 from actgent import (
     Agent,
@@ -756,3 +757,41 @@ async def test_tools_that_are_added_later_count():
         assert str(await agent.run("what is there?")) == "a fjord"
     assert "- look(): Look around." in unsaid(llm.chats[0])
     assert len({chat.system for chat in llm.chats}) == 1
+
+
+# --- output handlers ---------------------------------------------------------------------------
+
+
+class Report(BaseModel):
+    results: list
+    metadata: dict
+    v: int
+
+
+def to_report(state):
+    return Report(results=state.get("results", []), metadata={"goal": state["goal"]}, v=state.get("v", 0))
+
+
+async def test_an_output_handler_makes_the_data_of_the_state():
+    """It gets the state as tools see it, for every end of the work, and no further model call is made."""
+    found = Report(results=[{"tool": "ok", "result": {"v": 1}}], metadata={"goal": "find v"}, v=1)
+    result, llm = await run(*WAY, output=to_report)
+    assert (result.status, result.data, len(llm.chats)) == ("completed", found, len(WAY))
+    result, _ = await run(PLAN, use("ok"), "x", "x", "x", output=to_report)
+    assert (result.status, result.data) == ("error", found)
+    async with GoalAgent("a", llm=ScriptedLLM([*WAY, *WAY]), tools=[ok], output=to_report) as agent:
+        assert (await agent.run_goal("find v")).data == found
+        assert (await agent.run_goal("find v", output=lambda state: state["v"])).data == 1
+
+
+async def test_an_output_handler_that_raises_is_an_error_of_the_result():
+    """What was found is there; an async handler is refused."""
+    result, _ = await run(*WAY, output=lambda state: state["missing"])
+    assert (result.status, result.data, result.raw_data) == ("completed_without_formatting", None, {"v": 1})
+    assert "the output handler failed: KeyError" in result.error
+
+    async def slow(state):
+        return state
+
+    with pytest.raises(ConfigurationError, match="sync"):
+        await run(*WAY, output=slow)
