@@ -2,16 +2,6 @@
 
 __version__: str
 
-from actgent.protocols.goal import (
-    CustomAction as CustomAction,
-    detect_action_loop as detect_action_loop,
-)
-from actgent.protocols.renderings import (
-    conversation_text as conversation_text,
-    tool_documentation as tool_documentation,
-)
-from actgent.state.store import Store as Store
-
 from .actors.inbox import (
     PriorityInbox as PriorityInbox,
 )
@@ -345,8 +335,16 @@ from .protocols.base import (
     Say as Say,
     View as View,
 )
+from .protocols.goal import (
+    CustomAction as CustomAction,
+    detect_action_loop as detect_action_loop,
+)
 from .protocols.prompts import (
     PromptManager as PromptManager,
+)
+from .protocols.renderings import (
+    conversation_text as conversation_text,
+    tool_documentation as tool_documentation,
 )
 from .runtime.directory import (
     AgentCard as AgentCard,
@@ -358,6 +356,7 @@ from .runtime.runtime import (
     Runtime as Runtime,
     open_runtime as open_runtime,
 )
+from .state.store import Store as Store
 from .structured.extract import (
     extract_only as extract_only,
 )

@@ -14,7 +14,7 @@ _OF_PROTOCOLS = frozenset({"plan"})
 """Keys without a dot or an underscore that protocols write themselves."""
 
 
-def state_check_of(declared: Any) -> StateCheck | None:
+def state_check_of(declared: object) -> StateCheck | None:
     """Return the check of a type with fields: an attrs class, a dataclass, a model of pydantic or a TypedDict; None for None.
 
     A changed key has to be a field, and its value has to fit the type of the field. As soon as all required fields are there, the

@@ -1,6 +1,7 @@
 """What a developer may pass to an agent, checked before anything runs."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from actgent.control.arguments import at_least_one, check_id, check_limits, check_seconds
 from actgent.errors import ConfigurationError, nearest
@@ -40,15 +41,17 @@ def check_arguments(
 
 def _check_memory(memory: object) -> None:
     """Refuse a value that cannot be the memory of an agent."""
-    is_class, manage = isinstance(memory, type), getattr(memory, "manage_history", None)
+    manage = getattr(memory, "manage_history", None)
     function = memory if manage is None else manage
-    if isinstance(memory, Memory) or (not is_class and callable(function)):
+    if isinstance(memory, Memory) or (not isinstance(memory, type) and callable(function)):
         if inspect.iscoroutinefunction(function):
             raise ConfigurationError(
                 f"memory= manages the history in a sync function, not in {function!r:.200}"
             )
         return
-    hint = f": write {memory.__name__}()" if is_class and manage else _as_object(memory, Memory)
+    hint = _as_object(memory, Memory)
+    if isinstance(memory, type) and manage is not None:
+        hint = f": write {memory.__name__}()"
     raise ConfigurationError(
         "memory= takes a Memory object, a function of the history, or an object with manage_history(history), "
         f"not {memory!r}{hint}"
@@ -66,7 +69,8 @@ def memory_of(memory: MemoryLike) -> Memory:
         return memory
     from actgent.memory.managed import ManagedMemory  # noqa: PLC0415 - most agents have no such function
 
-    return ManagedMemory(getattr(memory, "manage_history", memory))
+    manage: Any = getattr(memory, "manage_history", memory)
+    return ManagedMemory(manage)
 
 
 def check_each_seconds(**seconds: float) -> None:

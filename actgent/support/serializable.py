@@ -1,25 +1,23 @@
 """Public data as JSON: `to_dict` and `from_dict` of messages, events, steps and results."""
 
 import base64
+import dataclasses
 import functools
 import importlib
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from datetime import date
 from enum import Enum
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import Any, Self, TypeVar, Union, get_args, get_origin
 
 import attrs
+import msgspec
 
 from actgent import errors
 from actgent.errors import ActgentError, WireError
 from actgent.errors.printable import shown
-
-if TYPE_CHECKING:
-    import cattrs
 
 _HOMES = ("messages", "events", "approvals", "agents.steps.events", "agents.steps.answer", "agents.goal", "agents.processing", "agents.pipelines")  # fmt: skip
 """Modules that hold classes of this kind, imported when `from_dict` meets a type that is not known yet."""
@@ -74,11 +72,18 @@ def _plain(value: Any) -> Any:
     for kinds, write in _WRITERS:
         if isinstance(value, kinds):
             return write(value)
-    from actgent.tools.outputs.results import to_text  # noqa: PLC0415 - knows models of pydantic, dataclasses, msgspec
+    return _foreign(value)
 
+
+def _foreign(value: Any) -> Any:
+    """Return a value of a class that is not ours: a model of pydantic, a dataclass, or what msgspec knows, e.g. a UUID."""
+    if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
+        return _plain(dump(mode="json"))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: _plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
     try:
-        return json.loads(to_text(value))
-    except ValueError as error:
+        return msgspec.to_builtins(value)
+    except TypeError as error:
         raise TypeError(f"a value of type {type(value).__name__} has no form in JSON: {error}") from error
 
 
@@ -120,11 +125,12 @@ def _tag(cls: type) -> str:
     return named if isinstance(named, str) else _BIG.sub("_", cls.__name__).lower()
 
 
-def _subclasses(cls: type) -> Iterator[type]:
+def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
     """A class and all classes below it that have fields of their own writing."""
     if "__attrs_attrs__" in vars(cls):
         yield cls
-    for each in cls.__subclasses__():
+    below: list[type[Any]] = cls.__subclasses__()
+    for each in below:
         yield from _subclasses(each)
 
 
@@ -134,8 +140,9 @@ def _class_named(tag: object, kinds: Sequence[type]) -> type:
         return kinds[0]
     for attempt in range(2):
         for kind in kinds:
-            if found := next((each for each in _subclasses(kind) if _tag(each) == tag), None):
-                return found
+            known: dict[str, type] = {_tag(each): each for each in _subclasses(kind)}
+            if isinstance(tag, str) and tag in known:
+                return known[tag]
         if not attempt:
             for home in _HOMES:
                 importlib.import_module(f"actgent.{home}")
@@ -149,7 +156,7 @@ def _class_named(tag: object, kinds: Sequence[type]) -> type:
 
 
 @functools.cache
-def _reader() -> "cattrs.Converter":
+def _reader() -> Any:
     import cattrs  # noqa: PLC0415 - most programs read no JSON of ours
 
     reader = cattrs.Converter(detailed_validation=False)
@@ -162,7 +169,7 @@ def _reader() -> "cattrs.Converter":
     reader.register_structure_hook_func(_is_kind(BaseException), lambda value, _: _restored(value))
     reader.register_structure_hook_factory(_is_union, lambda kind: _union_reader(kind, reader))
     reader.register_structure_hook_factory(
-        lambda kind: attrs.has(get_origin(kind) or kind), lambda kind: _fields_reader(kind, reader)
+        lambda kind: attrs.has(_class_of(kind)), lambda kind: _fields_reader(kind, reader)
     )
     return reader
 
@@ -188,14 +195,20 @@ def _float(value: Any, _: object) -> float:
     return float(value)
 
 
+def _class_of(kind: Any) -> Any:
+    """Return the class of a type, which may have parameters, e.g. `Reply` of `Reply[int]`."""
+    origin: Any = get_origin(kind)
+    return kind if origin is None else origin
+
+
 def _is_union(kind: Any) -> bool:
     return get_origin(kind) in (Union, UnionType)
 
 
-def _union_reader(kind: Any, reader: "cattrs.Converter") -> Callable[[Any, Any], Any]:
+def _union_reader(kind: Any, reader: Any) -> Callable[[Any, Any], Any]:
     """Read a member of a union: one of our classes by its `type`, anything else as plain data."""
     members = [each for each in get_args(kind) if each is not NoneType]
-    ours = [each for each in members if _is_kind(Serializable)(get_origin(each) or each)]
+    ours = [each for each in members if _is_kind(Serializable)(_class_of(each))]
 
     def read(value: Any, _: object) -> Any:
         if value is None:
@@ -209,8 +222,8 @@ def _union_reader(kind: Any, reader: "cattrs.Converter") -> Callable[[Any, Any],
     return read
 
 
-def _fields_reader(kind: Any, reader: "cattrs.Converter") -> Callable[[Any, Any], Any]:
-    cls = get_origin(kind) or kind
+def _fields_reader(kind: Any, reader: Any) -> Callable[[Any, Any], Any]:
+    cls = _class_of(kind)
     attrs.resolve_types(cls)
     types = {field.name: field.type for field in attrs.fields(cls)}
 

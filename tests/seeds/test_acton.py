@@ -6,7 +6,18 @@ import pytest
 import trio
 from pydantic import BaseModel
 
-from actgent import BareAgent, ProviderUnavailable, Retried, Retry, ScriptedLLM, StepsAgent, Token, ToolCall
+from actgent import (
+    BareAgent,
+    Message,
+    ProviderUnavailable,
+    Retried,
+    Retry,
+    ScriptedLLM,
+    StepsAgent,
+    Token,
+    Tool,
+    ToolCall,
+)
 from actgent.agents.steps.events import FinalEvent, StreamStart
 
 
@@ -99,36 +110,33 @@ async def test_block_5_a_stream_of_typed_events():
 
 
 async def test_block_7_a_tool_of_ones_own():
-    """`execute` and `get_schema`, with a name and a description as there the base class has them."""
+    """Verbatim: the base class and the two methods; the name is that of the class."""
 
     # block 7
-    class MyTool:
-        name, description = "my_tool", "Says where."
-
-        def execute(self, parameters):
+    class MyTool(Tool):
+        def execute(self, parameters: dict) -> str:
             return f"in {parameters['city']}"
 
-        def get_schema(self):
+        def get_schema(self) -> dict:
             return {"type": "object", "properties": {"city": {"type": "string"}}}
 
     # end
-    llm = ScriptedLLM(
-        [ToolCall("my_tool", {"city": "Oslo"}), lambda chat: chat.messages[-1].parts[0].content]
-    )
+    llm = ScriptedLLM([ToolCall("MyTool", {"city": "Oslo"}), lambda chat: chat.messages[-1].parts[0].content])
     async with BareAgent("a", llm=llm, tools=[MyTool()]) as agent:
         assert str(await agent.run("Where?")) == "in Oslo"
 
 
 async def test_block_8_a_memory_of_ones_own():
-    """A function of the history is one."""
+    """An object with the method of the document; it inherits nothing."""
 
     # block 8
-    def my_memory(history):
-        return history[-3:]
+    class MyMemory:
+        def manage_history(self, history: list[Message]) -> list[Message]:
+            return history[-3:]
 
     # end
     llm = ScriptedLLM(lambda chat: f"{len(chat.messages)}")
-    async with BareAgent("a", llm=llm, memory=my_memory) as agent:
+    async with BareAgent("a", llm=llm, memory=MyMemory()) as agent:
         session = await agent.create_session("ada")
         said = [str(await agent.run("Hi", session=session)) for _ in range(4)]
     assert said[-1] == said[-2]

@@ -5,10 +5,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from actgent import BareAgent, GoalAgent, ScriptedLLM, register_provider, run_agent
-from actgent.protocols.goal import CustomAction
-from actgent.protocols.renderings import conversation_text, tool_documentation
-from actgent.state.store import Store
+from actgent import (
+    BareAgent,
+    CustomAction,
+    GoalAgent,
+    ScriptedLLM,
+    Store,
+    conversation_text,
+    detect_action_loop,
+    register_provider,
+    run_agent,
+    tool_documentation,
+)
 
 
 def external_api_call(*given):
@@ -95,37 +103,40 @@ def look(state, args):
 
 
 async def test_block_6_loops_are_detected():
-    """The agent does it: it hints at a circle, and stops one that goes on."""
-    llm = ScriptedLLM([act("look")] * 40)
+    """The function of the document; the agent hints at a loop, and stops one that goes on."""
     # block 6
-    result = await run_agent("look", llm, tools={"look": look})
+    is_loop = detect_action_loop(["plan", "execute", "execute"], max_recent=3)
     # end
+    assert is_loop
+    assert not detect_action_loop(["plan", "execute"])
+    assert not detect_action_loop([])
+    llm = ScriptedLLM([act("look")] * 40)
+    result = await run_agent("look", llm, tools={"look": look})
     assert not result.achieved
     assert result.iterations < 20
     assert any("circles" in each.parts[0].text for chat in llm.chats for each in chat.messages[-1:])
 
 
-async def test_block_7_a_conversation_as_text():
+def test_block_7_a_conversation_as_text():
     """Numbered, under its speakers."""
-    async with BareAgent("a", llm=ScriptedLLM(["Hello."])) as agent:
-        session = await agent.create_session("ada")
-        await agent.run("Hi", session=session)
-        # block 7
-        text = conversation_text(session.history)
-        # end
+    history = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
+    # block 7
+    text = conversation_text(history)
+    # end
     assert text.startswith("=== CONVERSATION HISTORY ===")
     assert "USER [1]: Hi" in text
     assert "ASSISTANT [2]: Hello." in text
 
 
 def test_block_8_the_documentation_of_tools():
-    """A line for each."""
-    agent = GoalAgent("g", llm=ScriptedLLM([]), tools=[external])
+    """A line for each, with its signature."""
     # block 8
-    text = tool_documentation(agent.tools.specs())
+    text = tool_documentation({"external": external, "look": look})
     # end
-    assert text.startswith("Available tools:\n")
-    assert "- external(city: string): Look up a city." in text
+    assert text == (
+        "Available tools:\n- external(city: str) -> str: Look up a city.\n"
+        "- look(state, args): No documentation available"
+    )
 
 
 def external(city: str) -> str:
@@ -146,7 +157,7 @@ def test_block_9_an_action_of_ones_own():
 
 
 async def test_block_10_an_output_of_ones_own():
-    """The class verbatim; the goal ends with a value of it."""
+    """Verbatim: the class and the function that makes it of the state."""
 
     # block 10
     class CustomOutputFormat(BaseModel):
@@ -154,7 +165,18 @@ async def test_block_10_an_output_of_ones_own():
         metadata: dict[str, str]
         confidence: float
 
+    def format_custom_output(state: dict[str, Any]) -> CustomOutputFormat:
+        return CustomOutputFormat(
+            results=state.get("results", []),
+            metadata=state.get("metadata", {}),
+            confidence=state.get("confidence", 0.0),
+        )
+
     # end
+    llm = ScriptedLLM([act("external", city="Oslo"), EVALUATE])
+    result = await run_agent("look", llm, tools=[external], output=format_custom_output)
+    found = [{"tool": "external", "result": "Oslo"}]
+    assert result.data == CustomOutputFormat(results=found, metadata={}, confidence=0.0)
     value = {"results": [{"a": 1}], "metadata": {"b": "c"}, "confidence": 0.5}
     llm = ScriptedLLM([act("external", city="Oslo"), EVALUATE, json.dumps(value)])
     result = await run_agent("look", llm, tools=[external], output=CustomOutputFormat)

@@ -140,8 +140,7 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
             UsageError: The agent is not running, or the session cannot take the goal.
             InboxFull: The inbox had no room for the goal.
         """
-        if not isinstance(goal, str) or not goal.strip():
-            raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
+        _check_goal(goal)
         if session is not None:
             return await self._run_goal(goal, session, output=output, **options)
         session, status = await self.create_session(options.pop("sender", None) or "user"), ""
@@ -190,6 +189,16 @@ class GoalAgent(Agent["DataT_co | None", DepsT], Generic[DataT_co, DepsT]):
         if self.narration is not None and failure is not None:
             self.narration.line(f"ended: {result.status} ({result.error})")
         return result
+
+
+def _check_goal(goal: object) -> None:
+    """Refuse a goal without words.
+
+    Raises:
+        ConfigurationError: The goal is no text, or an empty one.
+    """
+    if not isinstance(goal, str) or not goal.strip():
+        raise ConfigurationError(f"the goal is a text that is not empty, not {goal!r:.200}")
 
 
 def _handler_of(output: object) -> Callable[[Mapping[str, Any]], Any] | None:

@@ -8,6 +8,7 @@ import attrs
 from actgent.errors import AnswerError, DeadlineExceeded, Interrupted, LimitReached, Stopped, Suspended
 from actgent.messages import NO_USAGE, DataT_co, Message, Reply, ToolResult, Usage
 from actgent.protocols.goal import (
+    WHOLE,
     PlannedTask,
     Progress,
     Status,
@@ -17,7 +18,6 @@ from actgent.protocols.goal import (
     results_of,
     tasks_in,
 )
-from actgent.protocols.goal.progress import WHOLE
 from actgent.protocols.renderings import conversation_text
 from actgent.support.deprecations import warn_deprecated
 from actgent.support.foreign import telling_text

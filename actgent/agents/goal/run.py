@@ -19,7 +19,7 @@ from .agent import GoalAgent
 from .result import GoalResult
 
 
-class GoalOptions(TypedDict, total=False):
+class RunAgentOptions(TypedDict, total=False):
     """The arguments of `run_agent` besides the goal, the model and `output`."""
 
     tools: Tools
@@ -37,15 +37,15 @@ class GoalOptions(TypedDict, total=False):
 
 @overload
 async def run_agent(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[RunAgentOptions]
 ) -> GoalResult[FormT]: ...
 @overload
 async def run_agent(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[RunAgentOptions]
 ) -> GoalResult[str]: ...
 @overload
 async def run_agent(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[RunAgentOptions]
 ) -> GoalResult: ...
 async def run_agent(
     goal: str,
@@ -112,18 +112,18 @@ async def run_agent(
 
 @overload
 def run_agent_sync(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: type[FormT], **options: Unpack[RunAgentOptions]
 ) -> GoalResult[FormT]: ...
 @overload
 def run_agent_sync(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: None = None, **options: Unpack[RunAgentOptions]
 ) -> GoalResult[str]: ...
 @overload
 def run_agent_sync(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: object, **options: Unpack[RunAgentOptions]
 ) -> GoalResult: ...
 def run_agent_sync(
-    goal: str, llm: ModelLike | LLMSettings | str, *, output: Any = None, **options: Unpack[GoalOptions]
+    goal: str, llm: ModelLike | LLMSettings | str, *, output: Any = None, **options: Unpack[RunAgentOptions]
 ) -> GoalResult[Any]:
     """Work towards one goal in synchronous code: `run_agent` in an event loop of its own, with the same arguments.
 

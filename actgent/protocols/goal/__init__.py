@@ -2,6 +2,7 @@
 
 from .decisions import CustomAction
 from .progress import (
+    WHOLE,
     Progress,
     Status,
     detect_action_loop,
@@ -28,6 +29,7 @@ from .wording import closing_words
 __all__ = [
     "RUN_TASKS",
     "TASKS_SCHEMA",
+    "WHOLE",
     "CustomAction",
     "Goal",
     "PlannedTask",

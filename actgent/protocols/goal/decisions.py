@@ -42,8 +42,11 @@ class CustomAction:
     """
 
     name: str
+    """The word by which the model chooses the action."""
     description: str
+    """When to choose the action, in words for the model."""
     run: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+    """The function of the state and the params."""
     params: Mapping[str, Any] = attrs.field(factory=dict)
     """The form of its params, a JSON Schema or a template; an empty one takes any."""
 
