@@ -305,7 +305,10 @@ async def test_a_model_that_fails_without_on_exception(told):
 
     await chat_once(agent_with(broken))
     (record,) = told()
-    assert "ended as model failure: ModelError: scripted: RuntimeError: no weights loaded; attach session.on_exception" in record
+    assert (
+        "ended as model failure: ModelError: scripted: RuntimeError: no weights loaded; attach session.on_exception"
+        in record
+    )
     assert "in broken" in record
 
 

@@ -44,7 +44,7 @@ def _check_memory(memory: object) -> None:
     manage = getattr(memory, "manage_history", None)
     function = memory if manage is None else manage
     if isinstance(memory, Memory) or (not isinstance(memory, type) and callable(function)):
-        if inspect.iscoroutinefunction(function):
+        if callable(function) and not is_sync(function):
             raise ConfigurationError(
                 f"memory= manages the history in a sync function, not in {function!r:.200}"
             )
