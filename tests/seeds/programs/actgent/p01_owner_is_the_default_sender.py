@@ -1,0 +1,21 @@
+"""A session has an owner, who is the sender of messages that name no other.
+
+Document: Message Flow Overview, Session Ownership and Message Senders.
+"""
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+
+
+async def main() -> None:
+    async with BareAgent("clerk", llm=ScriptedLLM(["Hello."], repeat=True)) as agent:
+        session = await agent.create_session("ada", "hi")
+        await session.chat("again")
+        await session.chat("from bob", "bob")
+        await session.wait_idle()
+    said = [message.sender.name for message in session.history if message.sender.kind == "user"]
+    assert said == ["ada", "ada", "bob"], said
+
+
+trio.run(main)
