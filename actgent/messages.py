@@ -66,6 +66,11 @@ def new_id() -> str:
     return f"{_process}-{next(_serial):08x}"
 
 
+def is_id_of_process(text: str) -> bool:
+    """Return True if `new_id` may have made this id in this process."""
+    return text.startswith(f"{_process}-")
+
+
 def new_secret() -> str:
     """A fresh identifier of 128 random bits, in hexadecimal, that nobody can guess."""
     try:

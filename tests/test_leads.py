@@ -495,6 +495,25 @@ async def test_arguments_of_chat_and_names_of_its_result():
         await session.wait_idle()
 
 
+async def test_the_id_of_a_message_is_data_as_any_text(tmp_path):
+    """It can be used as an id again and kept in states and metadata, and a journal has it as text."""
+    async with open_runtime(journal=f"sqlite:///{tmp_path / 'a.db'}") as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.create_session("ada", session_id="s")
+        first = await session.chat("hi")
+        await session.chat("again", message_id=first)
+        assert await session.chat("more", message_id=type(first)("m2"), metadata={first: [first]}) == "m2"
+        session.state.dispatch([("last", first)])
+        await session.wait_idle()
+    async with open_runtime(journal=f"sqlite:///{tmp_path / 'a.db'}") as runtime:
+        agent = await runtime.start(clerk())
+        session = await agent.open_session("s")
+        assert type(session.state["last"]) is str
+        messages = [message for message in session.history if message.sender.name == "ada"]
+        assert [message.id for message in messages] == [first, "m2"]
+        assert messages[1].metadata == {first: [first]}
+
+
 @pytest.mark.parametrize(
     "name", ["final_output", "messages", "tool_calls", "cost", "total_tokens", "response"]
 )

@@ -12,7 +12,7 @@ from actgent.control.budget import Funding
 from actgent.errors import ActgentError, Fenced, JournalError, SessionBusy, SessionMoved, Suspended
 from actgent.events import MessageAccepted
 from actgent.journal.records import NOTHING, Record
-from actgent.messages import Message, Priority
+from actgent.messages import Message, Priority, is_id_of_process
 from actgent.sessions.context import SessionContext
 from actgent.sessions.incoming import check_busy, join, tell_moved
 from actgent.sessions.mail import Acceptance
@@ -313,6 +313,9 @@ class Intake:
         while (first := context.mail.find(message.id)) is not None and not first.is_in:
             message = await self._wait_settled(context, message, first)
             self._lifecycle.check_reachable(context)
+        # Ids that callers choose are remembered from the start; one that we chose is searched when it comes again.
+        if is_id_of_process(message.id) and _was_sent(context, message.id):
+            context.mail.remember_accepted(message.id)
         return message
 
     async def _wait_settled(self, context: SessionContext, message: Message, first: Acceptance) -> Message:
@@ -485,6 +488,16 @@ def _above(context: SessionContext) -> Iterator[SessionContext]:
     while context.parent is not None:
         context = context.parent
         yield context
+
+
+def _was_sent(context: SessionContext, message_id: str) -> bool:
+    """Return True if a message of this id waits, has its turn, or is in the session's history."""
+    turn = context.turn
+    return (
+        context.mail.find(message_id) is not None
+        or (turn is not None and turn.message.id == message_id)
+        or any(message.id == message_id for message in context.conversation.messages)
+    )
 
 
 def _warn_of_ring(asker: SessionContext, agent: str) -> None:

@@ -284,7 +284,14 @@ def _extend(value: object) -> object:
         return msgpack.ExtType(_DATETIME, value.isoformat().encode())
     if isinstance(value, Mapping):
         return dict(value)
+    if _is_text(value):
+        return str.__str__(value)
     raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _is_text(value: object) -> bool:
+    """Return True for text of a subclass of str, e.g. a `MessageId`, which is read back as str. Members of enums are refused."""
+    return isinstance(value, str) and not isinstance(value, Enum)
 
 
 _pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
@@ -320,4 +327,6 @@ def _boxed(value: Any, path: str) -> Any:
         return value
     if type(value) is datetime and value.tzinfo is not None:
         return value
+    if _is_text(value):
+        return str.__str__(value)
     raise NotSerializable(path.lstrip("."), f"a value of type {type(value).__name__}")

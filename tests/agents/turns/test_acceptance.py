@@ -244,6 +244,25 @@ async def test_a_repetition_is_confirmed_when_the_first_is_durable(autojump_cloc
     assert any(isinstance(each, Accepted) and each.message.id == "req" for each in known)
 
 
+@pytest.mark.parametrize("moment", ["queued", "running", "answered"])
+@pytest.mark.parametrize("journal", [None, "sqlite"])
+async def test_an_id_that_chat_returned_is_accepted_once(moment, journal, tmp_path, autojump_clock):
+    """A message sent again under the id of the first is a repetition, and the journal stays readable."""
+    url = None if journal is None else f"sqlite:///{tmp_path / 'a.db'}"
+    async with open_runtime(journal=url) as runtime:
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=5)))
+        session = await agent.create_session("ada", "first", session_id="s")
+        message_id = await session.chat("book")
+        await trio.sleep({"queued": 0, "running": 7, "answered": 20}[moment])
+        assert await session.chat("book", message_id=message_id) == message_id
+        await session.wait_idle()
+        assert texts(session) == ["first", "book"]
+    if url is not None:
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True)))
+            assert texts(await agent.open_session("s")) == ["first", "book"]
+
+
 async def test_a_repetition_waits_no_longer_than_it_may(autojump_clock):
     """Its own deadline counts, and what the first took of it."""
     async with BareAgent(
