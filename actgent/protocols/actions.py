@@ -333,10 +333,15 @@ def only_type(content: Any, kinds: Sequence[ClassificationType]) -> Classificati
         return None
     fits = [kind for kind in kinds if kind.schema and form_reason(kind, content) is None]
     if fits and any(_may_be(kind, content) for kind in kinds if kind is not fits[0]):
-        raise ParseError(
-            f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
-        )
+        raise unnamed(kinds)
     return fits[0] if fits else None
+
+
+def unnamed(kinds: Sequence[ClassificationType]) -> ParseError:
+    """Return the error for an answer that has to name its type."""
+    return ParseError(
+        f'the answer does not name its type: write "{MESSAGE_TYPE}" with one of {known_names(kinds)}'
+    )
 
 
 def _may_be(kind: ClassificationType, content: Any) -> bool:

@@ -34,6 +34,7 @@ from .actions import (
     named,
     only_type,
     text_of,
+    unnamed,
 )
 from .base import MESSAGE_TYPE, ClassificationType, Outcome, Protocol, Request, Say, View
 from .growing import Growth, follow_strings
@@ -167,6 +168,10 @@ def _act(value: dict[str, Any], kinds: Sequence[ClassificationType]) -> list[Out
             raise ParseError(f"Unknown messageType: {shown(name)} (known: {known_names(kinds)})")
         return _typed(kind, _as_typed(name, content), value)
     if name is None and (kind := only_type(content, kinds)):
+        if (
+            kind.tool and len(kinds) > 1
+        ):  # an effect needs the name: the model may have meant another type and erred in its form
+            raise unnamed(kinds)
         return _typed(kind, {MESSAGE_TYPE: kind.name, "content": content}, value)
     return [Say(text=_plain_text(action, kinds), data=None if isinstance(content, str) else content)]
 

@@ -220,10 +220,17 @@ def test_row_22_direct_with_a_known_type():
 
 def test_row_23_direct_with_a_mapped_type():
     """Event, conversation, and the call of the instruction's tool with the validated structure."""
-    outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=CREATION, response_description="desc"))
+    named = {"messageType": "creation", **CREATION}
+    outcomes = read(REACT, action("DIRECT_RESPONSE", response_content=named, response_description="desc"))
     assert outcomes[0] == Event(name="creation", data=CREATION)
     assert said(outcomes) == ["desc"]
     assert outcomes[-1].calls == [ToolCall("AgentGenerator", CREATION, native=False, mapped=True)]
+
+
+def test_row_23_a_mapped_type_without_its_name_is_asked_again():
+    """With several types, data that fits a type with a tool runs no tool before the answer names the type."""
+    with pytest.raises(ParseError, match="does not name its type"):
+        read(REACT, action("DIRECT_RESPONSE", response_content=CREATION, response_description="desc"))
 
 
 def test_row_24_no_match():

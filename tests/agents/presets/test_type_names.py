@@ -116,12 +116,15 @@ async def test_react_asks_again_if_the_type_is_not_certain(answer, reason):
 
 
 async def test_data_without_a_name_is_taken_only_if_no_other_type_can_be_meant():
-    """The formats of the document name no type: one type, or types without a common member, need no name."""
+    """The only type needs no name, and a type without a tool needs none if no other type can be meant."""
     events, results, _, calls = await results_of((DELETE,), react({"name": "bob"}), react("Done."))
     assert (events, results, calls) == ([("Delete", {"name": "bob"})], ["deleted bob"], 2)
     weather = {"name": "weather", "schema": {"city": "<city>"}}
+    oslo = react({"city": "Oslo"}, response_description="Oslo")
+    _, results, reply, calls = await results_of((weather, DELETE), oslo)
+    assert (reply.message_type, reply.data, results, calls) == ("weather", {"city": "Oslo"}, [], 1)
     _, results, _, calls = await results_of((weather, DELETE), react({"name": "bob"}), react("Done."))
-    assert (results, calls) == (["deleted bob"], 2)
+    assert (results, calls) == ([], 2)  # a tool beside other types runs by its name only
     anything = {"name": "note"}
     _, results, _, calls = await results_of((anything, DELETE), react({"name": "bob"}), react("Done."))
     assert (results, calls) == ([], 2)
