@@ -9,6 +9,7 @@ left out. Fields of any type hold plain data: None, bool, int and float of any s
 lists, tuples, mappings and aware datetimes.
 """
 
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -210,7 +211,12 @@ def _sequence(value: Any) -> list[Any]:
 
 
 def _exactly(*accepted: type) -> Hook:
-    def read(value: Any, _: object) -> Any:
+    """Return a hook that reads a value of these types and refuses all others."""
+
+    def read(value: Any, kind: Any) -> Any:
+        # cattrs looks up classes by their bases, so an `IntEnum` gets the hook of `int`.
+        if kind not in accepted and _is_enum(kind):
+            return _enum_reader(kind)(value, kind)
         if type(value) in accepted:
             return value
         names = " or ".join(kind.__name__ for kind in accepted)
@@ -219,7 +225,9 @@ def _exactly(*accepted: type) -> Hook:
     return read
 
 
+@functools.cache
 def _enum_reader(kind: type[Enum]) -> Hook:
+    """Return a hook that reads the members of an enum from their values."""
     members = {member.value: member for member in kind}
 
     def read(value: Any, _: object) -> Enum:

@@ -1,9 +1,12 @@
 """Objects to bytes and back."""
 
 import contextlib
+import enum
 import math
+import typing
 from datetime import UTC, datetime, timedelta, timezone
 
+import attrs
 import msgpack
 import pytest
 from hypothesis import given, strategies as st
@@ -24,7 +27,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
 )
-from actgent.support.wire import Packers
+from actgent.support.wire import Packers, Wire
 
 text = st.text(st.characters(), max_size=20)
 names = text.filter(str.strip)
@@ -287,3 +290,71 @@ def test_a_packer_is_used_again_and_has_one_user_at_a_time():
     with pytest.raises(TypeError, match="another kind"):
         packers.pack([short, {1}, object()])
     assert packers.pack(short) == msgpack.packb(short)
+
+
+class Colour(enum.IntEnum):
+    RED = 0
+    BLUE = 3
+
+
+@attrs.frozen
+class Painted:
+    colour: Colour = Colour.RED
+    second: Colour | None = None
+    others: tuple[Colour, ...] = ()
+
+
+def test_an_enum_that_is_also_a_number_is_read_as_an_enum():
+    """A member of an `IntEnum` is read as that member: alone, in an optional field and in a tuple."""
+    wire = Wire({Painted: {"painted": Painted}})
+    painted = Painted(Colour.BLUE, Colour.BLUE, (Colour.BLUE, Colour.RED))
+    (read,) = wire.decode(wire.encode([painted], Painted), Painted)
+    assert read == painted
+    assert {type(each) for each in (read.colour, read.second, *read.others)} == {Colour}
+
+
+def test_an_unknown_member_of_an_enum_is_refused():
+    """A number that is no member of the enum is a `WireError` that names the enum."""
+    wire = Wire({Painted: {"painted": Painted}})
+    with pytest.raises(WireError, match="7 is not a Colour"):
+        wire.decode(msgpack.packb([["painted", {"colour": 7}]]), Painted)
+
+
+def enums_in(kind, seen):
+    """The enum classes that a type holds, and the classes on the way to them."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        yield kind
+    elif isinstance(kind, type) and attrs.has(kind) and kind not in seen:
+        seen.add(kind)
+        for field in attrs.fields(attrs.resolve_types(kind)):
+            yield from enums_in(field.type, seen)
+    for inner in typing.get_args(kind):
+        yield from enums_in(inner, seen)
+
+
+@pytest.mark.parametrize("cls", RECORD_TAGS.values(), ids=lambda cls: cls.__name__)
+def test_every_enum_in_a_record_is_read_as_its_member(cls):
+    """Each field of a record that is an enum is read as a member of that enum, never as its number or text."""
+    for field in attrs.fields(attrs.resolve_types(cls)):
+        if isinstance(field.type, type) and issubclass(field.type, enum.Enum):
+            required = {
+                each.name: made_up(each.type) for each in attrs.fields(cls) if each.default is attrs.NOTHING
+            }
+            for member in field.type:
+                record = cls(**required, **{field.name: member})
+                (read,) = WIRE.decode(WIRE.encode([record], Record), Record)
+                assert type(getattr(read, field.name)) is field.type
+                assert read == record
+
+
+def made_up(kind):
+    """A value for a required field."""
+    return {str: "x", float: 1.0, int: 1, bool: True}[kind]
+
+
+def test_the_enums_in_records_are_known():
+    """The enums that records and their members hold are listed here, so that a new one gets its own test."""
+    found = set()
+    for cls in RECORD_TAGS.values():
+        found.update(enums_in(cls, set()))
+    assert found == {Priority}

@@ -11,6 +11,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     JournalFailed,
+    Priority,
     Reject,
     ScriptedLLM,
     SessionClosed,
@@ -507,3 +508,23 @@ async def kill_when_dead(journal, scope):
     """Ends a life where its journal has died."""
     await journal.died.wait()
     scope.cancel()
+
+
+@pytest.mark.parametrize("priority", ["urgent", "high", "normal", "low"])
+async def test_a_schedule_has_its_priority_after_a_restart(priority, tmp_path):
+    """A schedule that comes from the journal has a `Priority`, can be removed, and its session goes on."""
+    address = f"sqlite:///{tmp_path}/j.db"
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(make_agent())
+        session = await agent.create_session("ada", session_id="s")
+        await session.schedule("later", after=3600, priority=priority)
+    async with open_runtime(journal=address) as runtime:
+        agent = await runtime.start(make_agent())
+        session = await agent.open_session("s")
+        (schedule,) = session.schedules
+        assert schedule.priority is Priority.named(priority)
+        await session.unschedule(schedule.id)
+        assert not session.schedules
+        await session.chat("Go on.")
+        await session.wait_idle()
+        assert session.history[-1].text == "done"
