@@ -21,7 +21,7 @@ import attrs
 from typing_extensions import TypeVar
 
 from actgent.approvals import Approval
-from actgent.errors import ConfigurationError, meant, nearest
+from actgent.errors import ConfigurationError, SessionClosed, meant, nearest
 from actgent.errors.printable import shown
 from actgent.errors.sentences import sentence_for
 from actgent.support.leads import (
@@ -718,12 +718,44 @@ class Failure(Serializable):
 
     @property
     def may_continue(self) -> bool:
-        """True if the failure may not be final: its end is not durable, so the next start may go on with the message.
+        """True if the failure may not be the outcome of the message, which is still to come.
 
-        True for the kinds `journal` and `moved`, where the same `message_id` may be sent again and is answered then, and for
-        `stopped` in a session with a journal.
+        True for the kinds `journal` and `moved`, where the same `message_id` may be sent again and is answered then, for
+        `stopped` in a session with a journal whose agent stops, and for a caller whose own time was over before the turn's. The
+        `id` of such a failure is not that of the outcome.
         """
-        return self.kind in ("journal", "moved", "stopped")
+        is_open = is_open_failure(self.kind, self.error)
+        return is_open or self.id.startswith(f"{_failure_id(self.message_id)}/")
+
+
+_OPEN_KINDS = ("journal", "moved", "stopped")
+
+
+def is_open_failure(kind: str, error: Exception) -> bool:
+    """Return True if the message of a failure of this kind may still be answered: by the next start, or when it is sent again."""
+    return kind in _OPEN_KINDS and not isinstance(error, SessionClosed)
+
+
+def _failure_id(message_id: str) -> str:
+    return f"{message_id}/failure"
+
+
+def message_failure(
+    message_id: str, kind: str, error: Exception, *, raw: str = "", is_outcome: bool = True
+) -> Failure:
+    """Make the failure of a message.
+
+    Args:
+        message_id: The outside message.
+        kind: As in `Failure.kind`.
+        error: The exception.
+        raw: The model's text, if there is one.
+        is_outcome: False: the message may still be answered for others, as of a caller that stops waiting.
+    """
+    failure_id = _failure_id(message_id)
+    if not is_outcome or is_open_failure(kind, error):
+        failure_id = f"{failure_id}/{kind}"
+    return Failure(id=failure_id, kind=kind, error=error, message_id=message_id, raw=raw)
 
 
 @for_tokens

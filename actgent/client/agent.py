@@ -24,13 +24,13 @@ from actgent.errors import (
 )
 from actgent.messages import (
     Delivery,
-    Failure,
     Message,
     OnBusy,
     Priority,
     PriorityName,
     Reply,
     Sender,
+    message_failure,
     new_secret,
 )
 from actgent.sessions.incoming import Content
@@ -293,8 +293,7 @@ class RemoteAgent:
         if limit.cancelled_caught:
             await _stop(turn.session, turn.message_id)
             error = DeadlineExceeded(f"agent {self.name!r}", seconds or 0.0)
-            failure_id = f"{turn.message_id}/failure"
-            await put(Failure(id=failure_id, kind="deadline", error=error, message_id=turn.message_id))
+            await put(message_failure(turn.message_id, "deadline", error, is_outcome=False))
 
     @asynccontextmanager
     async def _session_for(self, session: RemoteSession | None) -> AsyncGenerator[RemoteSession, None]:

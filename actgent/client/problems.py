@@ -1,8 +1,7 @@
 """Errors of a server as the exceptions that the same call raises in process."""
 
-import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from actgent import errors
 from actgent.errors import (
@@ -29,23 +28,11 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.errors.printable import quoted
+from actgent.errors.restored import reworded
 
 from .transport import Refused, RemoteRequest
 
-E = TypeVar("E", bound=ActgentError)
 Asked = Callable[[Refused, RemoteRequest], ActgentError]
-
-
-def reworded(cls: type[E], words: str, **fields: Any) -> E:
-    """An error of a class with words of the server's; what else it has is known where `fields` say it, and else None."""
-    error = cls.__new__(cls)
-    error.args = (words,)
-    for name, parameter in list(inspect.signature(cls.__init__).parameters.items())[1:]:
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            known = None if parameter.default is parameter.empty else parameter.default
-            error.__dict__.setdefault(name, known)
-    error.__dict__.update(fields)
-    return error
 
 
 def failure_error(name: str, words: str, kind: str) -> ActgentError:

@@ -31,6 +31,7 @@ from actgent.messages import (
     ToolCall,
     ToolResult,
     Usage,
+    message_failure,
 )
 from actgent.sessions.following import Observed
 from actgent.sessions.handlers import HandlerKind
@@ -264,12 +265,9 @@ class Deliveries:
 
 def _to_failure(data: Data) -> Failure:
     error, message_id = data["error"] or {}, data["message_id"]
-    return Failure(
-        id=f"{message_id}/failure",
-        kind=data["failed"],
-        error=failure_error(error.get("class", ""), error.get("words", ""), data["failed"]),
-        message_id=message_id,
-    )
+    kind = data["failed"]
+    raised = failure_error(error.get("class", ""), error.get("words", ""), kind)
+    return message_failure(message_id, kind, raised)
 
 
 _PLAIN: Mapping[str, Callable[[Data], Delivery]] = {

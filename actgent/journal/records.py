@@ -352,6 +352,21 @@ class Answered:
     """True if `text` is a value of the answer as JSON, and no text."""
 
 
+@attrs.frozen(kw_only=True)
+class Failed:
+    """The outcome of a message is a failure. Written before handlers and callers get the failure; `Ended` follows when they had it."""
+
+    message_id: str
+    kind: str
+    """As in `Failure.kind`."""
+    error: str = ""
+    """The class of the error."""
+    words: str = ""
+    """Actgent's description of the error; empty for errors of foreign code."""
+    fields: Mapping[str, Any] = NOTHING
+    """Attributes of the error that are plain data, such as the name of a limit; none for errors of foreign code."""
+
+
 @quick_init
 @attrs.frozen(kw_only=True)
 class Ended:
@@ -520,6 +535,7 @@ Record = (
     | Delivered
     | Guarded
     | Answered
+    | Failed
     | Ended
     | Unwanted
     | Rated
@@ -573,6 +589,7 @@ RECORD_TAGS: Mapping[str, type] = {
     "told": Told,
     "rated": Rated,
     "unwanted": Unwanted,
+    "failed": Failed,
 }
 
 WIRE = Wire({Medium: MEDIA_TAGS, Part: PART_TAGS, Decision: DECISION_TAGS, Record: RECORD_TAGS})

@@ -20,7 +20,7 @@ from actgent.errors import (
     UsageError,
 )
 from actgent.forms import INPUT, form_misfit
-from actgent.journal.records import Decided, Opened, Resumed
+from actgent.journal.records import Decided, Opened, Resumed, SuspendedRecord
 from actgent.messages import Message, Sender
 from actgent.sessions.context import SessionContext
 from actgent.sessions.session_log import unless_written
@@ -48,7 +48,10 @@ async def decide(
         raise ConfigurationError(
             f"a decision is Approve, Reject, Edit or Respond, not {decision!r:.200}: write {meant}"
         )
-    approval = context.ledger().find(asked, context.id)
+    ledger = context.ledger()
+    await ledger.wait_written(asked if isinstance(asked, str) else asked.id)
+    running.lifecycle.check_open(context)
+    approval = ledger.find(asked, context.id)
     decision = _checked(running, approval, decision)
     with running.lifecycle.kept(context):
         await _write(running, context, approval, decision, by=_name_of(by))
@@ -71,7 +74,7 @@ async def expire(running: AgentActor, context: SessionContext) -> None:
     running.lifecycle.check_open(context)
     with running.lifecycle.kept(context):
         for approval in context.ledger().expired(running.clock.steady() + TIMER_TOLERANCE_SECONDS):
-            if approval.id in context.ledger().open:  # or somebody was just in time
+            if approval in context.ledger().undecided:  # or somebody was just in time
                 with suppress(AlreadyDecided):  # withdrawn meanwhile
                     await _write(running, context, approval, Expire(), by="")
 
@@ -82,7 +85,7 @@ async def _write(
     """Make a decision durable, and resume the turn if nothing else of it waits."""
     ledger = context.ledger()
     await trio.lowlevel.checkpoint_if_cancelled()
-    ledger.begin(approval, decision)
+    ledger.begin(approval)
     context.watch_deadline()
     decided = Decided(approval_id=approval.id, decision=decision, by=by, at=running.clock.now())
     try:
@@ -91,9 +94,11 @@ async def _write(
         context.record_approval(decided)
         _finish(running, context, approval, decision)
         raise
-    except Exception:
+    except BaseException:
         ledger.undo(approval)
         context.watch_deadline()
+        _note_suspended(context)
+        context.mail.tell_idle()
         running.runner.send_away(context)  # who came since: it waits for a person again
         raise
     ledger.check_made(approval)
@@ -105,7 +110,7 @@ async def _write(
 async def _commit(context: SessionContext, decided: Decided) -> None:
     if context.log is None:
         return
-    resumed = () if context.ledger().open else (Resumed(ids=(decided.approval_id,)),)
+    resumed = () if context.ledger().undecided else (Resumed(ids=(decided.approval_id,)),)
     with unless_written():
         await context.log.write(decided, *resumed)
     for record in resumed:
@@ -117,6 +122,17 @@ def _finish(running: AgentActor, context: SessionContext, approval: Approval, de
     running.core.observer.decide(context, approval, decision)
     if not context.ledger().has_open:
         running.runner.resume(context)  # which also writes that nobody is waited for, if needed
+        if context.log is not None:
+            context.log.flush_soon()
+    else:
+        _note_suspended(context)
+
+
+def _note_suspended(context: SessionContext) -> None:
+    """Write that a turn waits on, if a decision was written as the last one and another decision failed meanwhile."""
+    ledger, ids = context.ledger(), tuple(each.id for each in context.ledger().undecided)
+    if ids and context.suspension is not None and not ledger.is_suspended:
+        context.record_approval(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
         if context.log is not None:
             context.log.flush_soon()
 

@@ -384,7 +384,8 @@ class Intake:
         impatient = [guest for guest in acceptance.guests if not guest.is_patient]
         told = [_SentAway(guest, message_id, error, is_refused=False) for guest in impatient]
         acceptance.guests = tuple(guest for guest in acceptance.guests if guest.is_patient)
-        if future is None or not acceptance.is_in or future.is_patient:
+        is_waiting = acceptance.is_in and acceptance.ending is None
+        if future is None or not is_waiting or future.is_patient:
             return told
         context.mail.forget_accepted(message_id)
         if acceptance.place is not None:
@@ -424,7 +425,7 @@ def _traced(message: Message, agent: str, tracing: Tracing) -> Message:
 
 def _suspended(context: SessionContext) -> Suspended | None:
     """Name the approvals for which the suspended turn of a session waits; None where it goes on by itself."""
-    if context.suspension is None or not (ledger := context.ledger()).open:
+    if context.suspension is None or not (ledger := context.ledger()).undecided:
         return None
     return ledger.suspended()
 

@@ -236,11 +236,14 @@ class TurnRunner:
             self.pump()
             return
         error = step.error if isinstance(step, FailWith) else None
-        if context.task is not None and turn.message.id == context.task.message_id:
-            with trio.CancelScope() as turn.control.scope:  # for `leave`
-                await self.report_task(context, error, blame=turn.control.blame)
         urgent = None
         try:
+            if error is not None and not context.has_moved:
+                with trio.CancelScope() as turn.control.scope:  # for `leave`
+                    error = await self.turn_lifecycle.record_failure(context, turn, error)
+            if context.task is not None and turn.message.id == context.task.message_id:
+                with trio.CancelScope() as turn.control.scope:  # for `leave`
+                    await self.report_task(context, error, blame=turn.control.blame)
             if error is None and not context.mail.has_moved:
                 self.turn_lifecycle.end_turn(context, turn)
             else:
@@ -250,7 +253,9 @@ class TurnRunner:
             self.has_failed = True
             raise
         finally:
-            if urgent is None:
+            if (
+                urgent is None and context.turn is not turn
+            ):  # cut before its failure was written, it has not ended
                 self._release(context)
         if urgent is not None and self._workers is not None:
             self.start(context, context.mail.take(urgent))
@@ -434,7 +439,7 @@ class TurnRunner:
 
     def note_again(self, context: SessionContext) -> None:
         """A turn waits on although a message was written that counts as its end in the journal's index."""
-        ids, log = tuple(context.ledger().open), context.log
+        ids, log = tuple(each.id for each in context.ledger().undecided), context.log
         if log is not None and context.suspension is not None and ids:  # else the last one is just decided
             log.add(SuspendedRecord(message_id=context.suspension.message.id, ids=ids))
 

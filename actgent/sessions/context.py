@@ -375,16 +375,23 @@ class SessionContext:
 
     # --- idleness ------------------------------------------------------------------------
 
+    @property
+    def _is_idle(self) -> bool:
+        """True if nothing is queued or running, or the turn waits for people who have not decided."""
+        if self.suspension is None:
+            return not self.mail.pending
+        return self.approvals is None or not self.approvals.is_deciding
+
     async def wait_idle(self) -> None:
-        """Wait until no outside message is left, or people are waited for.
+        """Wait until no outside message is left, or the turn waits for people. A decision that is being written is waited for.
 
         Raises:
             SessionMoved: another process goes on with it.
         """
         mail = self.mail
-        if not mail.pending or self.suspension is not None:
+        if self._is_idle:
             await trio.lowlevel.checkpoint()
-        while mail.pending and self.suspension is None:
+        while not self._is_idle:
             await mail.park()
         mail.forget_idle()
         if self.log is not None and mail.is_only_read:

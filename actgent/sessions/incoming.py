@@ -30,13 +30,10 @@ from actgent.errors import (
     ConfigurationError,
     SessionBusy,
     SessionMoved,
-    Stopped,
-    kind_of,
     meant,
 )
 from actgent.messages import (
     NO_METADATA,
-    Failure,
     Message,
     OnBusy,
     Part,
@@ -50,6 +47,7 @@ from actgent.messages import (
     checked_metadata,
     make_message,
     make_text,
+    message_failure,
     new_id,
     to_parts,
     traceparent,
@@ -174,8 +172,9 @@ MAX_REMEMBERED_OUTCOMES = 100
 
 
 def keep_outcome_of(context: SessionContext, message_id: str, outcome: Outcome) -> None:
-    """Keep what a message came to, if it may be repeated."""
-    if not context.mail.has_accepted(message_id) or isinstance(outcome.error, Stopped):
+    """Keep the outcome of a message whose id may be sent again."""
+    is_open = outcome.failure is not None and outcome.failure.may_continue
+    if is_open or not context.mail.has_accepted(message_id):
         return
     if context.mail.outcomes is None:
         context.mail.outcomes = {}
@@ -193,12 +192,13 @@ def keep_outcome(context: SessionContext, turn: Turn, outcome: Outcome) -> None:
 def settle_listeners(context: SessionContext, turn: Turn) -> None:
     """A turn has ended: let its listeners go, those with what it came to who came too late to hear of that."""
     told = next((each for each in turn.listeners if each.has_heard), None)
-    outcome = Outcome(None if told is None else told.answer(), turn.control.error)
-    if told is not None and turn.control.error is None:
+    failure = turn.control.failure
+    outcome = Outcome(None if told is None else told.answer(), failure)
+    if told is not None and failure is None:
         keep_outcome(context, turn, outcome)
     for listener in turn.listeners:
         if listener.is_joined and not listener.has_heard:
-            _tell(listener, turn.message.id, outcome)
+            _tell(listener, outcome)
         else:
             listener.finish()
     turn.listeners = ()  # they know the turn: without this only the garbage collector would end both
@@ -222,10 +222,10 @@ def join(context: SessionContext, message_id: str, future: TurnFuture) -> None:
     known = context.mail.outcomes.get(message_id) if context.mail.outcomes else None
     turn, suspension = context.turn, context.suspension
     if known is not None:
-        _tell(future, message_id, known)
+        _tell(future, known)
     elif turn is not None and any(each.id == message_id for each in (*turn.joined, turn.message)):
         turn.add_listener(future)
-    elif suspension is not None and not future.is_patient and context.ledger().open:
+    elif suspension is not None and not future.is_patient and context.ledger().undecided:
         future.suspend(context.ledger().suspended())
     elif suspension is not None and suspension.message.id == message_id:
         suspension.add_guest(future)
@@ -239,15 +239,12 @@ def tell_moved(listeners: Iterable[TurnFuture], message_id: str, error: SessionM
     """Tell those who wait for what comes of a message that another process goes on with it."""
     for listener in listeners:
         listener.let_go()
-        _tell(listener, message_id, Outcome(error=error))
+        _tell(listener, Outcome(failure=message_failure(message_id, "moved", error)))
 
 
-def _tell(future: TurnFuture, message_id: str, known: Outcome) -> None:
-    if known.error is not None:
-        kind = kind_of(known.error)
-        future.failure = Failure(
-            id=f"{message_id}/failure", kind=kind, error=known.error, message_id=message_id
-        )
+def _tell(future: TurnFuture, known: Outcome) -> None:
+    if known.failure is not None:
+        future.failure = known.failure
     else:
         future.reply = known.reply or Reply(text="")
     future.hear(future.failure or future.reply)

@@ -18,7 +18,7 @@ import trio
 
 from actgent.actors.inbox import Place
 from actgent.control.budget import Funding
-from actgent.journal.records import NOTHING, TurnOptions
+from actgent.journal.records import NOTHING, Failed, TurnOptions
 from actgent.messages import Message, OnBusy
 
 from .session_log import SessionLog
@@ -45,6 +45,10 @@ class Acceptance:
     """Made by a caller that repeats its id, and waits until it is in or refused."""
     guests: tuple[TurnFuture, ...] = ()
     """Callers that repeated its id, and wait for the same."""
+    ending: trio.Event | None = None
+    """Set when it has ended without a turn; None while nobody ends it. It is out of the inbox from then on."""
+    failed: Failed | None = None
+    """Its outcome, if the journal has it as failed and handlers may not have the failure."""
 
     def __init__(
         self,
@@ -91,6 +95,8 @@ class SessionMail:
     """True: the session ends with its last message."""
     has_moved: bool = False
     """True: another process answers what is said to the session, or is about to."""
+    is_left: bool = False
+    """True: the agent stops, and its next start goes on with the session from the journal; nothing is final here any more."""
     is_sent_on: bool = False
     """True: what waited for its turn is another process's to answer, so that the session does not end here."""
     pending: int = 0

@@ -16,7 +16,7 @@ from actgent.control.limits import DEFAULT_LIMITS, Limits
 from actgent.errors import Interrupted
 from actgent.errors.printable import counted, shown
 from actgent.journal.records import Fitting
-from actgent.messages import NO_METADATA, Message, ToolResult
+from actgent.messages import NO_METADATA, Failure, Message, ToolResult
 from actgent.protocols.growing import Growth
 from actgent.support.quick_init import maker
 from actgent.tools.execution import Batch
@@ -81,6 +81,10 @@ class TurnControl:
     """Made once somebody waits for the turn's end."""
     error: Exception | None = None
     """The error that it failed with."""
+    failure: Failure | None = None
+    """The failure that its callers get."""
+    is_recorded: bool = False
+    """True: the journal has the failure as the outcome of the turn's messages, perhaps since before a restart."""
     blame: str = "internal"
     """The kind of a failure whose exception does not tell it."""
 
@@ -341,7 +345,7 @@ def checkpoint_of(turn: Turn, said: Sequence[Message], *, state_number: int) -> 
         progress=attrs.evolve(turn.progress, called=None, counted=""),
         stop="end" if is_answer else "",
         state_number=state_number,
-        delivered={result.id for result in last.tool_results},
+        delivered={result.id for result in last.tool_results} - {result.id for result in turn.results},
     )
 
 

@@ -4,6 +4,7 @@ from actgent.llm.scripted import ScriptedLLM
 
 from .dialects import ProviderRequest
 from .dying import DyingJournal
+from .faulty import FaultyJournal
 from .leaks import assert_no_leaks
 from .provider import (
     CutStream,
@@ -33,6 +34,7 @@ __all__ = [
     "ErrorEvent",
     "ErrorStatus",
     "Fault",
+    "FaultyJournal",
     "Hangup",
     "Provider",
     "ProviderFailed",

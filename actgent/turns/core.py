@@ -187,10 +187,14 @@ class AgentCore:
             await self.hooks.tell(context, turn, self.dispatcher)
         return self.inbox.next_followup(context.id)
 
-    async def give_up(self, context: SessionContext, turn: Turn) -> None:
-        """Leave the record of a turn that fails complete, with a result for each call, and let everyone hear of it."""
+    def close_calls(self, context: SessionContext, turn: Turn) -> None:
+        """Complete the conversation of a turn that fails: keep the cut answer, and give each open call a result."""
         self.models.keep_partial(context, turn)
-        await self.calling.give_up(context, turn)
+        self.calling.close_open(context, turn)
+
+    async def deliver_rest(self, context: SessionContext, turn: Turn) -> None:
+        """Hand the handlers the results and messages of a failed turn that they did not get yet."""
+        await self.calling.deliver(context, turn)
         await self.hooks.tell(context, turn, self.dispatcher)
 
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
@@ -473,6 +477,7 @@ class AgentCore:
                 reply = await self.guards.check_answer(context, turn, reply, self.dispatcher)
             if context.log is not None:
                 context.log.tell([told_elsewhere(reply)], turn.checkpoint)
+                await context.log.flush()
             await self.dispatcher.deliver(context, turn, reply)
 
 

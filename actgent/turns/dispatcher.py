@@ -21,6 +21,7 @@ from actgent.messages import (
     ToolResult,
     Usage,
     make_reply,
+    message_failure,
 )
 from actgent.protocols.base import Outcome, Say
 from actgent.sessions.context import SessionContext
@@ -96,7 +97,7 @@ class Dispatcher:
         heard = context.handlers.of(kind)
         if not heard and (turn is None or not turn.listeners):
             context.handlers.miss(kind)
-        for attached in heard:
+        for place, attached in enumerate(heard):
             handler, takes_session = attached.handler, attached.takes_session
             try:
                 result = self._call(context, handler, delivery, takes_session=takes_session)
@@ -106,7 +107,7 @@ class Dispatcher:
                 error = failure_of(raised, "handler", name_of(handler))
             else:
                 continue
-            await self._report(context, handler, delivery, error)
+            await self._report(context, handler, delivery, error, place=place)
 
     async def consult(
         self,
@@ -116,6 +117,7 @@ class Dispatcher:
         *,
         takes_session: bool,
         wanted: str = "",
+        place: int | str = 0,
     ) -> object:
         """Return a hook's result for a message; None if it fails, which is reported as a handler's failure.
 
@@ -131,7 +133,7 @@ class Dispatcher:
             if not wanted or isinstance(said, str | None):
                 return said
             error = self.unusable(hook, said, wanted)
-        await self._report(context, hook, message, error)
+        await self._report(context, hook, message, error, place=place)
         return None
 
     async def judge(
@@ -171,22 +173,9 @@ class Dispatcher:
             context.log.add(make_delivered(ids=(delivery_id(delivery),)))
 
     async def fail(
-        self,
-        context: SessionContext,
-        message_id: str,
-        error: Exception,
-        *,
-        listeners: Sequence[TurnFuture] = (),
-        blame: str = "internal",
+        self, context: SessionContext, failure: Failure, *, listeners: Sequence[TurnFuture] = ()
     ) -> None:
-        """End a message as a Failure; `blame` is its kind where the error does not tell it."""
-        failure = Failure(
-            id=f"{message_id}/failure",
-            kind=kind_of(error, blame),
-            error=error,
-            message_id=message_id,
-            raw=getattr(error, "raw", ""),
-        )
+        """Hand the failure of a message to the handlers and to these callers."""
         for listener in listeners:
             listener.failure = failure
         if not listeners and not context.handlers.of("exception"):
@@ -217,9 +206,18 @@ class Dispatcher:
         raise HandlerFailed(name_of(handler), f"it took longer than {self.timeout:g} s (handler_timeout)")
 
     async def _report(
-        self, context: SessionContext, handler: Handler, delivery: Delivery | Message, error: Exception
+        self,
+        context: SessionContext,
+        handler: Handler,
+        delivery: Delivery | Message,
+        error: Exception,
+        *,
+        place: int | str = 0,
     ) -> None:
-        """Tell the session that a handler failed; where the failing one is to be told, only the log is left."""
+        """Notify the handlers of failures that a handler failed, or log it if the failing handler is one of them.
+
+        `place` tells the handlers of one delivery apart, so that each failure has its own id.
+        """
         turn = context.turn
         if turn is not None and isinstance(delivery, (Token, CallProgress)):
             if turn.answer.token_failed == delivery_id(delivery):
@@ -234,10 +232,14 @@ class Dispatcher:
             cause = error.__cause__
             self.reports.handler_failed(context, handler, error if cause is None else cause)
             return
-        failure = Failure(
-            id=f"{delivery_id(delivery)}/handler", kind="handler", error=error, message_id=message_id
-        )
+        failure_id = f"{delivery_id(delivery)}/handler" + (f"/{place}" if place else "")
+        failure = Failure(id=failure_id, kind="handler", error=error, message_id=message_id)
         await self.dispatch(context, failure)
+
+
+def failure_for(message_id: str, error: Exception, blame: str = "internal") -> Failure:
+    """Make the failure of a message from its error; `blame` is the kind if the error does not tell the kind."""
+    return message_failure(message_id, kind_of(error, blame), error, raw=getattr(error, "raw", ""))
 
 
 def delivery_id(delivery: Delivery | Message) -> str:

@@ -1,6 +1,6 @@
 """Hooks around the turn: what is added to a query for one call, and who is shown what was said."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -47,8 +47,10 @@ class Hooks:
     async def context_of(self, context: SessionContext, message: Message, dispatcher: Dispatcher) -> str:
         """Collect what the pre-processors add to a query; one that fails adds nothing."""
         texts = [
-            await dispatcher.consult(context, entry[0], message, takes_session=entry[1], wanted=_ADDED)
-            for entry in self.queries
+            await dispatcher.consult(
+                context, entry[0], message, takes_session=entry[1], wanted=_ADDED, place=f"query/{place}"
+            )
+            for place, entry in enumerate(self.queries)
             if entry in self.queries  # one of those before may have removed it
         ]
         return _worded(texts)
@@ -62,23 +64,51 @@ class Hooks:
         template: PromptTemplate = turn.options.protocol
         stage = template.stage_name(view)
         texts = [
-            await dispatcher.consult(context, entry[1], turn.message, takes_session=entry[2], wanted=_ADDED)
-            for entry in self.staged
+            await dispatcher.consult(
+                context,
+                entry[1],
+                turn.message,
+                takes_session=entry[2],
+                wanted=_ADDED,
+                place=f"{stage}/{place}",
+            )
+            for place, entry in enumerate(self.staged)
             if entry[0] == stage and entry in self.staged  # one of those before may have removed it
         ]
         turn.answer.aside = "\n\n".join(filter(None, (turn.answer.aside, _worded(texts))))
         turn.check()
 
     async def tell(self, context: SessionContext, turn: Turn, dispatcher: Dispatcher) -> None:
-        """Show the listeners what the record has gained; one that fails does not keep the next from hearing."""
+        """Show the listeners the messages that the conversation has gained, after they are written to the journal.
+
+        A listener that fails does not keep the next one from its call.
+
+        Raises:
+            JournalError: The messages cannot be written, so the listeners do not get them.
+        """
+        if (
+            self.listeners
+            and context.log is not None
+            and _has_own(context.conversation.messages, turn.reported)
+        ):
+            await context.log.flush()
         while turn.reported < len(context.conversation.messages):
             message = context.conversation.messages[turn.reported]
             turn.reported += 1
             if message.sender.kind == "system":
                 continue
-            for entry in self.listeners:
+            for place, entry in enumerate(self.listeners):
                 if entry in self.listeners:  # one of those before may have removed it
-                    await dispatcher.consult(context, entry[1], message, takes_session=entry[2])
+                    await dispatcher.consult(
+                        context, entry[1], message, takes_session=entry[2], place=f"message/{place}"
+                    )
+
+
+def _has_own(said: Sequence[Message], reported: int) -> bool:
+    """Return True if a message after the reported ones is the agent's own; those from outside are written when accepted."""
+    return any(
+        said[place].sender.kind in ("assistant", "tool", "agent") for place in range(reported, len(said))
+    )
 
 
 def _worded(texts: Iterable[object]) -> str:

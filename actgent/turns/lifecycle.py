@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from contextvars import Context
 from functools import partial
 
@@ -14,12 +13,13 @@ from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import Fenced, JournalError, SessionMoved, Stopped, kind_of
+from actgent.errors.restored import plain_fields, restored_failure
 from actgent.errors.wording import own_words
-from actgent.journal.records import NOT_KEPT, Appended, Ended, Resumed
-from actgent.messages import Message
+from actgent.journal.records import NOT_KEPT, Appended, Ended, Failed, Resumed
+from actgent.messages import Message, is_open_failure
 from actgent.sessions.accounts import Accounts
 from actgent.sessions.context import SessionContext
-from actgent.sessions.incoming import add_guests, keep_outcome, keep_outcome_of, settle_listeners, tell_moved
+from actgent.sessions.incoming import add_guests, keep_outcome_of, settle_listeners, tell_moved
 from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.recent_records import RecentRecords
@@ -32,7 +32,7 @@ from actgent.sessions.waiting.turn_options import restored_options
 from actgent.support.quick_init import maker
 from actgent.tools.time_limits import time_limits
 
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, failure_for
 from .observer import Observer
 
 LAST_WORDS = 1.0
@@ -54,8 +54,10 @@ class TurnLifecycle:
     observer: Observer
     timer: Timer
     accounts: Accounts
-    give_up: Callable[[SessionContext, Turn], Awaitable[object]]
-    """Called when a turn fails: closes open tool calls in the history and notifies hooks."""
+    close_calls: Callable[[SessionContext, Turn], object]
+    """Called when a turn fails: closes open tool calls in the conversation."""
+    deliver_rest: Callable[[SessionContext, Turn], Awaitable[object]]
+    """Called when a failed turn is recorded: hands out the results and messages that handlers did not get yet."""
     deps_missing: Callable[[SessionContext, CallOptions], Exception | None]
     """Tells the error of a turn whose tools would find no deps."""
     _silence: float | None = None
@@ -105,8 +107,8 @@ class TurnLifecycle:
             self.accounts.begin(context, turn, self.agent, fundings=[*earlier, acceptance.funding])
         if (missing := self.deps_missing(context, options)) is not None:
             turn.stop_with(missing)
-        if context.closed:  # it came in while the session was closing
-            turn.stop_with(context.refusal)
+        if context.closed or acceptance.failed is not None:
+            _end_at_once(context, turn, acceptance.failed)
         if acceptance.guests:
             add_guests(turn, acceptance.guests)
         if future is not None:
@@ -166,42 +168,99 @@ class TurnLifecycle:
 
     # --- end -----------------------------------------------------------------------------
 
-    async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
-        """Tell the handlers the error of a failed turn, shielded from interruption, and end the turn."""
+    async def record_failure(self, context: SessionContext, turn: Turn, error: Exception) -> Exception:
+        """Write that a turn failed, before anybody is notified. Return the error to notify.
+
+        That is the error itself, or the journal's if the failure cannot be written: then nothing about the turn is final.
+        Cancelled, nobody was notified, and the turn has not ended.
+        """
         turn.control.cover()
         turn.control.error = error
+        broken = None
         try:
-            await self._fail(context, turn, error)
-        finally:
-            if not context.has_moved:
-                keep_outcome(context, turn, Outcome(error=error))
-                self.end_turn(context, turn)
-            else:
-                self.leave_turn(context, turn)
+            self.close_calls(context, turn)
+        except Exception as raised:  # noqa: BLE001 - of a memory, for one: the agent restarts, and this turn ends
+            broken = raised
+        log = context.log
+        if log is not None and not turn.control.is_recorded:
+            error = turn.control.error = await self._write_failure(context, turn, error, log)
+        if broken is not None:
+            await self.fail_turn(context, turn, error)
+            raise broken
+        return error
 
-    async def _fail(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+    async def _write_failure(
+        self, context: SessionContext, turn: Turn, error: Exception, log: SessionLog
+    ) -> Exception:
+        kind = kind_of(error, turn.control.blame)
+        messages = (*turn.joined, turn.message)
+        is_heard = (
+            turn.listeners or context.task is not None or context.handlers.any_of("exception", "tool_result")
+        )
+        if not (is_heard or any(context.mail.has_accepted(message.id) for message in messages)):
+            turn.control.is_recorded = True  # there is nobody to notify before the end of the turn is written
+            return error
         try:
-            await self.give_up(context, turn)
+            if not is_open_failure(kind, error):  # in one step with the results that close its calls
+                log.add(*(failed_record(message.id, kind, error) for message in messages))
+            await log.flush()
+        except (JournalError, Fenced) as lost:
+            return _chained(lost, error) if not is_open_failure(kind, error) else error
+        turn.control.is_recorded = True
+        return error
+
+    async def fail_turn(self, context: SessionContext, turn: Turn, error: Exception) -> None:
+        """Notify the handlers and callers of a turn that its failure is recorded, and end the turn.
+
+        Results that may not be in the journal are not handed out.
+        """
+        try:
+            if not context.has_moved:
+                is_told = context.log is None or turn.control.is_recorded
+                await self._notify_failure(context, turn, error, with_results=is_told)
+        finally:
+            if context.has_moved:
+                self.leave_turn(context, turn)
+            else:
+                self.end_turn(context, turn)
+
+    async def _notify_failure(
+        self, context: SessionContext, turn: Turn, error: Exception, *, with_results: bool
+    ) -> None:
+        try:
+            if with_results:
+                await self.deliver_rest(context, turn)
         finally:  # also in a crash, or when the deadline for shutdown handlers has passed: sync handlers can still be told
             blame = turn.control.blame
             for message in turn.joined:
-                await self.dispatcher.fail(context, message.id, error, blame=blame)  # noqa: ASYNC102
-            message_id, listeners = turn.message.id, turn.listeners
-            await self.dispatcher.fail(context, message_id, error, listeners=listeners, blame=blame)  # noqa: ASYNC102 - the callers shield
+                failure = failure_for(message.id, error, blame)
+                keep_outcome_of(context, message.id, Outcome(failure=failure))
+                await self.dispatcher.fail(context, failure)  # noqa: ASYNC102
+            failure = turn.control.failure = failure_for(turn.message.id, error, blame)
+            keep_outcome_of(context, turn.message.id, Outcome(failure=failure))
+            await self.dispatcher.fail(context, failure, listeners=turn.listeners)  # noqa: ASYNC102 - the callers shield
 
     async def say_stopped(self, context: SessionContext, turn: Turn) -> None:
-        turn.control.error = Stopped(self.agent)
+        """Notify the handlers and callers of a turn that its agent stops, and end the turn here.
+
+        With a journal the next start resumes the turn, and hands out the results of its calls.
+        """
+        turn.control.error = error = Stopped(self.agent)
         if turn.budget is not None:
             self._stop_clock(turn, turn.budget)
+        is_over = context.log is None
         _leave_to_next_start(context)
         try:
-            if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
-                with self.last_words():
-                    await self._fail(context, turn, turn.control.error)
-            else:  # a shield is dear where thousands stop
-                await self._fail(context, turn, turn.control.error)
+            self.close_calls(context, turn)
         finally:
-            self.end_turn(context, turn)
+            try:
+                if turn.is_heard() or context.handlers.any_of("exception", "tool_result"):
+                    with self.last_words():
+                        await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
+                else:  # a shield is dear where thousands stop
+                    await self._notify_failure(context, turn, error, with_results=is_over)  # noqa: ASYNC102
+            finally:
+                self.end_turn(context, turn)
 
     def last_words(self) -> trio.CancelScope:
         """A shield for handlers that have to hear that their agent stops: one second for all of them together."""
@@ -209,10 +268,43 @@ class TurnLifecycle:
             self._silence = trio.current_time() + LAST_WORDS
         return trio.CancelScope(deadline=self._silence, shield=True)
 
-    async def fail_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
-        """End a message that never had its turn. Who waits for it hears of that when the journal has it, or cannot have it.
+    async def record_unstarted(
+        self, context: SessionContext, messages: Sequence[Message], error: Exception
+    ) -> Exception:
+        """Write that messages failed whose turns did not begin, before anybody is notified.
 
-        Where another process was found to own the session by then, it answers the message, and they hear of that.
+        Return the error to notify: this one, or the journal's if the failures cannot be written.
+        """
+        if context.mail.is_left:
+            return Stopped(self.agent)
+        log, kind = context.log, kind_of(error)
+        if log is None or context.has_moved or is_open_failure(kind, error):
+            return error
+        found = filter(None, (context.mail.find(message.id) for message in messages))
+        acceptances = [each for each in found if each.failed is None and self._is_heard(context, each)]
+        records = [failed_record(each.message.id, kind, error) for each in acceptances]
+        if records:
+            try:
+                await log.write(*records)
+            except (JournalError, Fenced) as lost:
+                return _chained(lost, error)
+            for acceptance, record in zip(acceptances, records, strict=True):
+                acceptance.failed = record
+        return error
+
+    def _is_heard(self, context: SessionContext, acceptance: Acceptance) -> bool:
+        """Return True if a handler or caller is notified, now or later, how a message ended."""
+        has_caller = context.future_of(acceptance) is not None or acceptance.guests
+        return bool(
+            has_caller
+            or context.handlers.any_of("exception")
+            or context.mail.has_accepted(acceptance.message.id)
+        )
+
+    async def end_unstarted(self, context: SessionContext, message: Message, error: Exception) -> None:
+        """Notify the handlers and callers of a message that it failed without a turn, after `record_unstarted`, and end it.
+
+        If another process owns the session by then, that process answers the message, and the callers are notified of that.
         """
         if context.has_moved:
             self.leave_unstarted(context, message)
@@ -220,27 +312,11 @@ class TurnLifecycle:
         acceptance = context.mail.take(message)
         future = context.future_of(acceptance)
         listeners = acceptance.guests if future is None else (future, *acceptance.guests)
+        blame = "internal" if acceptance.failed is None else acceptance.failed.kind
+        failure = failure_for(message.id, error, blame)
+        keep_outcome_of(context, message.id, Outcome(failure=failure))
         try:
-            await self._end_unstarted(context, acceptance, error, listeners)
-            if listeners and context.log is not None:
-                with suppress(JournalError, Fenced):
-                    await context.log.flush()
-        finally:
-            if context.mail.has_moved:
-                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
-            for listener in listeners:
-                listener.finish()
-
-    async def _end_unstarted(
-        self,
-        context: SessionContext,
-        acceptance: Acceptance,
-        error: Exception,
-        listeners: Sequence[TurnFuture],
-    ) -> None:
-        message = acceptance.message
-        try:
-            told = self.dispatcher.fail(context, message.id, error, listeners=listeners)
+            told = self.dispatcher.fail(context, failure, listeners=listeners)
             await run_with(acceptance.variables, told)
         finally:
             if isinstance(error, Stopped):
@@ -248,10 +324,13 @@ class TurnLifecycle:
             context.mail.mark_done()
             self.observer.fail(context, message, error)
             if context.log is not None:
-                self._write_end(context, context.log, message, error=error)
+                self._write_end(context, context.log, message, error=error, blame=blame)
             elif (recent := context.conversation.recent) is not None:
                 _note_end(recent, message, error=error)
-            keep_outcome_of(context, message.id, Outcome(error=error))
+            if context.mail.has_moved:
+                tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
+            for listener in listeners:
+                listener.finish()
 
     # --- leave to another process ----------------------------------------------------------
 
@@ -382,8 +461,38 @@ def _join(future: TurnFuture, turn: Turn) -> None:
         future.abandon()
 
 
+def failed_record(message_id: str, kind: str, error: Exception) -> Failed:
+    """Make the record of a failure that is about to be notified."""
+    words = own_words(error)
+    fields = plain_fields(error) if words else {}
+    return Failed(message_id=message_id, kind=kind, error=type(error).__name__, words=words, fields=fields)
+
+
+def _chained(lost: Exception, error: Exception) -> Exception:
+    """Return the error of a journal that could not take a failure, with the failure's error as its cause."""
+    lost.__cause__ = error
+    return lost
+
+
+def _end_at_once(context: SessionContext, turn: Turn, failed: Failed | None) -> None:
+    """End a turn that begins in a session that is closing, or that failed before a restart.
+
+    The failure is then the one in the journal: its handlers may not have it yet.
+    """
+    if failed is None:
+        turn.stop_with(context.refusal)
+        return
+    turn.control.is_recorded = True
+    turn.control.blame = failed.kind
+    turn.control.cut(restored_failure(failed.error, failed.words, failed.kind, failed.fields))
+    last = context.conversation.last_message
+    if turn.checkpoint is not None and last is not None:
+        turn.results.extend(last.tool_results)
+
+
 def _leave_to_next_start(context: SessionContext) -> None:
     """Write nothing further of a session whose agent stops, not even that it is over: the next start goes on from here."""
     if context.log is not None:
         context.log.flush_soon()
         context.log = None
+        context.mail.is_left = True

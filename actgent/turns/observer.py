@@ -257,7 +257,7 @@ class Observer:
         if turn.control.error is not None:
             self.fail(context, turn.message, turn.control.error, turn.control.blame)
         if self.stream.watched:
-            if isinstance(turn.control.error, LimitReached):
+            if isinstance(turn.control.error, LimitReached) and not turn.control.is_cut:
                 self._meet_limit(context, turn, turn.control.error)
             self.stream.publish(
                 TurnEnded(

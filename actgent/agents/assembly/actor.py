@@ -57,7 +57,8 @@ def build_actor(
         observer=core.observer,
         timer=runtime.timer,
         accounts=runtime.accounts,
-        give_up=core.give_up,
+        close_calls=core.close_calls,
+        deliver_rest=core.deliver_rest,
         deps_missing=deps.missing,
     )
     runner = TurnRunner(

@@ -60,7 +60,7 @@ async def resume(
         try:
             for approval_id, decision in decisions.items():
                 await session.answer(approval_id, decision, by=by)
-            if context.ledger().open and not context.has_moved:  # then another process knows what waits
+            if context.ledger().undecided and not context.has_moved:  # then another process knows what waits
                 raise context.ledger().suspended()
             await future.done.wait()
         except trio.Cancelled:

@@ -20,7 +20,7 @@ from actgent.agents.validation import check_each_seconds
 from actgent.control.arguments import check_session_limits
 from actgent.control.budget import Budget
 from actgent.control.limits import Limits
-from actgent.errors import ConfigurationError, RemoteError, Stopped
+from actgent.errors import ConfigurationError, RemoteError
 from actgent.journal.records import Answered, Said
 from actgent.llm.base import LLM, Answer, Chat, OnText
 from actgent.messages import NO_USAGE, Failure, Message, Reply, Sender, Usage, new_secret, to_parts
@@ -134,8 +134,7 @@ class PoolAgent(Agent[Any, Any]):
         session.on_exception(self._give_up)
 
     async def _give_up(self, failure: Failure, session: Session) -> None:
-        is_the_end = failure.id == f"{failure.message_id}/failure"
-        if is_the_end and not isinstance(failure.error, Stopped):  # the next start goes on with those
+        if failure.kind != "handler" and not failure.may_continue:
             await self._asking.give_up(context_of(session), failure.message_id)
 
 

@@ -30,6 +30,7 @@ from actgent.journal.records import (
     Delivered,
     Due,
     Ended,
+    Failed,
     Finished,
     Fired,
     Guarded,
@@ -295,6 +296,7 @@ _WORDS: Mapping[type, Callable[[Any], str]] = {
     RolledBack: lambda r: f"back to {counted(r.number, 'change')}",
     Told: lambda r: " ".join(filter(None, (r.id, r.kind, r.name, r.text, r.data))),
     Delivered: lambda r: ", ".join(r.ids),
+    Failed: lambda r: f"{r.message_id} {r.kind} {r.error}".rstrip(),
     Ended: lambda r: f"{r.message_id} {'answered' if r.failed is None else f'{r.failed} {r.error}'.rstrip()}",
     Unwanted: lambda r: f"{r.message_id} {r.reason}".rstrip(),
     Rated: lambda r: (

@@ -12,11 +12,13 @@ from actgent.actors.inbox import PriorityInbox
 from actgent.control.durable_timer import DueIndex
 from actgent.errors import (
     Interrupted,
+    JournalSlow,
     NotRunning,
     SessionClosed,
     Stopped,
     WouldDeadlock,
 )
+from actgent.errors.restored import restored_failure
 from actgent.events import EventStream, SessionEnded, SessionOpened
 from actgent.journal.base import Journal
 from actgent.journal.listing import SessionKey
@@ -26,12 +28,11 @@ from actgent.messages import Message, Priority
 from actgent.runtime.slots import slot_lent, would_wait_for_itself
 from actgent.runtime.turn_runner import TurnRunner
 from actgent.sessions.context import SessionContext, SessionHost, host_of
-from actgent.sessions.mail import Acceptance
 from actgent.sessions.propagation import run_with
 from actgent.sessions.restore import SnapshotKeeper
 from actgent.sessions.session_log import SessionLog
 from actgent.sessions.turn import Turn, is_inside, running_turn
-from actgent.turns.lifecycle import TurnLifecycle
+from actgent.turns.lifecycle import LAST_WORDS, TurnLifecycle
 
 from .leaving import IsLeft, Leaving
 
@@ -208,6 +209,8 @@ class SessionLifecycle:
         is_exposed = turn is not None and turn.message.priority is not Priority.URGENT
         if turn is not None and is_exposed and (newer := self.runner.superseded_by(turn.message)):
             turn.interrupt(newer)
+        for message in messages:
+            _end_failed(self, context, message.id)
         if context.mail.unwanted is not None:
             for message in messages:
                 stop_if_unwanted(self, context, message.id)
@@ -315,6 +318,8 @@ class SessionLifecycle:
         error, acceptance = Interrupted(reason), context.mail.find(message_id)
         if message_id in context.answered_ids:
             await self._stop(context, error, drop=None)
+        elif acceptance is not None and acceptance.ending is not None:  # another caller stopped it
+            await acceptance.ending.wait()
         elif acceptance is None or acceptance.place is None or not acceptance.is_in:
             self.leaving.check_stays(context.id)  # as above
             if context.mail.stop_later(message_id, reason) and context.log is not None:
@@ -323,18 +328,29 @@ class SessionLifecycle:
         else:
             self.inbox.take_out(acceptance.place)
             ended = trio.Event()
-            end_it = self.ending(context, acceptance, error, ended)
+            end_it = self.ending(context, [acceptance.message], error, ended)
             if not self.runner.start_soon(end_it):  # the agent is about to restart
                 await end_it()
             await ended.wait()
         _check_not_moved(context)
 
     def ending(
-        self, context: SessionContext, acceptance: Acceptance, error: Exception, ended: trio.Event
+        self,
+        context: SessionContext,
+        messages: list[Message],
+        error: Exception,
+        ended: trio.Event,
+        *,
+        after: trio.Event | None = None,
     ) -> Callable[[], Awaitable[None]]:
-        """Return what ends a message that is not in the inbox any more."""
-        messages = [acceptance.message]
-        return functools.partial(self._end_queued, context, messages, error, after=None, ended=ended)
+        """Return the function that ends messages which are not in the inbox any more, `after` the turn that runs."""
+        recorded = trio.Event()
+        for message in messages:
+            if (acceptance := context.mail.find(message.id)) is not None:
+                acceptance.ending = recorded
+        return functools.partial(
+            self._end_queued, context, messages, error, after=after, recorded=recorded, ended=ended
+        )
 
     async def end(self, context: SessionContext, error: Exception) -> None:
         """End all that runs or waits in a session with an error, and close it and its children."""
@@ -371,13 +387,14 @@ class SessionLifecycle:
         turn = context.turn
         inside = is_inside(turn) or would_wait_for_itself(context)
         ended = _stopped(turn, error)
+        others = () if drop is None else _endings(context)
         if drop is not None and (messages := _withdraw(self.inbox, context.id)):
             after, ended = ended, trio.Event()
-            end_queued = functools.partial(
-                self._end_queued, context, messages, drop, after=after, ended=ended
-            )
+            end_queued = self.ending(context, messages, drop, ended, after=after)
             if not self.runner.start_soon(end_queued):  # the agent is about to restart
                 await end_queued()
+        for each in others:
+            await each.wait()
         if ended is None or inside:
             await trio.lowlevel.checkpoint()
         else:
@@ -390,10 +407,13 @@ class SessionLifecycle:
         error: Exception,
         *,
         after: trio.Event | None,
+        recorded: trio.Event,
         ended: trio.Event,
     ) -> None:
-        """End messages that never had their turn, after the one that runs."""
+        """Write that messages without a turn failed, then notify their handlers and callers, after the turn that runs."""
         try:
+            error = await self._turn_lifecycle.record_unstarted(context, messages, error)
+            recorded.set()
             if after is not None:
                 await after.wait()
             while messages:
@@ -401,7 +421,7 @@ class SessionLifecycle:
                     acceptance = context.mail.find(messages[0].id)
                     assert acceptance is not None  # noqa: S101 - it has not ended
                     await run_with(acceptance.variables, self.runner.report_task(context, error))
-                await self._turn_lifecycle.fail_unstarted(context, messages.pop(0), error)
+                await self._turn_lifecycle.end_unstarted(context, messages.pop(0), error)
         except trio.Cancelled:
             reports = context.task is not None and context.task.reports and not context.closed
             last_error = Stopped(self.name) if reports else error  # the next start has to report
@@ -409,6 +429,7 @@ class SessionLifecycle:
                 await _end_at_last(self._turn_lifecycle, context, messages, last_error)
             raise
         finally:
+            recorded.set()
             ended.set()
             self.forget_if_over(context)
 
@@ -454,11 +475,23 @@ def stop_if_unwanted(lifecycle: SessionLifecycle, context: SessionContext, messa
     if message_id in context.answered_ids:
         lifecycle.runner.resume(context, error)
         _stopped(context.turn, error)
-    elif acceptance is not None and acceptance.place is not None:
-        if not lifecycle.runner.start_soon(lifecycle.ending(context, acceptance, error, trio.Event())):
+    elif acceptance is not None and acceptance.place is not None and acceptance.ending is None:
+        if not lifecycle.runner.is_running:
             return  # the agent is about to restart
         lifecycle.inbox.take_out(acceptance.place)
+        lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
     context.mail.forget_unwanted(message_id)
+
+
+def _end_failed(lifecycle: SessionLifecycle, context: SessionContext, message_id: str) -> None:
+    """End a queued message that failed before a restart as the journal has it: its handlers may not have the failure yet."""
+    acceptance = context.mail.find(message_id)
+    if acceptance is None or acceptance.failed is None or acceptance.place is None:
+        return
+    failed = acceptance.failed
+    error = restored_failure(failed.error, failed.words, failed.kind, failed.fields)
+    lifecycle.inbox.take_out(acceptance.place)
+    lifecycle.runner.start_soon(lifecycle.ending(context, [acceptance.message], error, trio.Event()))
 
 
 def _bring_back(inbox: PriorityInbox[Message], context: SessionContext, waiting: Sequence[Message]) -> None:
@@ -469,6 +502,12 @@ def _bring_back(inbox: PriorityInbox[Message], context: SessionContext, waiting:
         )
         if (acceptance := context.mail.find(message.id)) is not None:
             acceptance.place = place
+
+
+def _endings(context: SessionContext) -> list[trio.Event]:
+    """Return the events of messages that are being ended without a turn; each is set when the journal has the failure."""
+    acceptances = (context.mail.acceptances or {}).values()
+    return [each.ending for each in acceptances if each.ending is not None]
 
 
 async def write_end(context: SessionContext) -> None:
@@ -501,9 +540,13 @@ def _withdraw(inbox: PriorityInbox[Message], session_id: str) -> list[Message]:
 async def _end_at_last(
     lifecycle: TurnLifecycle, context: SessionContext, messages: list[Message], error: Exception
 ) -> None:
+    """Write that messages failed, as far as the journal can do so at once, and notify their handlers and callers."""
+    told: Exception = JournalSlow(LAST_WORDS)
+    with lifecycle.last_words():
+        told = await lifecycle.record_unstarted(context, messages, error)
     for message in messages:
         with lifecycle.last_words():  # one each: late sync handlers are told, too
-            await lifecycle.fail_unstarted(context, message, error)
+            await lifecycle.end_unstarted(context, message, told)
 
 
 def _family_of(context: SessionContext) -> list[SessionContext]:

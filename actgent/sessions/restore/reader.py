@@ -25,6 +25,7 @@ from actgent.journal.records import (
     Delivered,
     Due,
     Ended,
+    Failed,
     Finished,
     Fired,
     Guarded,
@@ -118,6 +119,8 @@ class Reader:
         self.number = 0
         """Of the record that is read, or was last."""
         self.spent = NOTHING
+        self.failed: dict[str, Failed] = {}
+        """Recorded failures of messages that have not ended, by their ids."""
         self._bounded: dict[str, Accepted] = {}
 
     @property
@@ -157,6 +160,8 @@ class Reader:
                 self._context.state.restore(record)
             case Ended(message_id=message_id, failed=failed):
                 self._end(message_id, failed)
+            case Failed():
+                self._fail(record)
             case Spent() | Led():
                 self._pay(record)
             case Started() | Finished() | Told() | Delivered() | Guarded() if self._turn is not None:
@@ -214,6 +219,7 @@ class Reader:
         self._context.mail.bring_back(acceptance)
 
     def _end(self, message_id: str, failed: str | None) -> None:
+        self.failed.pop(message_id, None)
         if self._waiting.pop(message_id, None) is not None:
             self._context.mail.forget(message_id, is_refused=failed in (REFUSED, NOT_KEPT))
             if failed != REFUSED:
@@ -226,6 +232,13 @@ class Reader:
             goes_on = failed == NOT_KEPT and can_go_on(self._context.conversation.messages, message_id)
             self._unkept = self._turn if goes_on else None
             self._turn = None
+
+    def _fail(self, record: Failed) -> None:
+        """Keep the outcome of a message that has not ended: its handlers may not have the failure yet."""
+        acceptance = self._context.mail.find(record.message_id)
+        if acceptance is not None:
+            acceptance.failed = record
+            self.failed[record.message_id] = record
 
     def _close_calls(self, turn: TurnCheckpoint) -> None:
         """A turn is over: each call of its last answer has a result from now on."""

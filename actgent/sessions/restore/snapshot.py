@@ -20,6 +20,7 @@ from actgent.journal.records import (
     ActionFailed,
     Changed,
     Decided,
+    Failed,
     Opened,
 )
 from actgent.memory.base import ModelView
@@ -65,6 +66,7 @@ class SessionSnapshot:
     call_ids: bytes
     accepted: tuple[str, ...]
     waiting: tuple[Accepted, ...]
+    failed: tuple[Failed, ...] = ()
     unwanted: Mapping[str, str] = attrs.field(factory=dict)
     spent: Amounts = NOTHING
     due: float = 0.0
@@ -125,6 +127,7 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
         call_ids=conversation.all_call_ids(),
         accepted=context.mail.accepted_ids,
         waiting=reader.accepted,
+        failed=tuple(reader.failed.values()),
         unwanted=context.mail.unwanted or {},
         spent=reader.spent,
         due=reader.due,
@@ -153,8 +156,8 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.former_ids = taken.call_ids
     context.mail.know_accepted(taken.accepted)
     context.mail.unwanted = dict(taken.unwanted) or None
-    for accepted in taken.waiting:
-        reader.read(accepted)
+    for record in (*taken.waiting, *taken.failed):
+        reader.read(record)
     reader.spent, reader.due = taken.spent, taken.due
     _put_aside(taken, context)
 

@@ -1,7 +1,8 @@
 """`ApprovalLedger`, the approvals of a session: the calls that wait for people, and the decisions about them.
 
-A call that waits is `open` until somebody decides; the decision is `made` when the journal has it. When no call of
-the turn waits any more the turn goes on, and each decision lets its call run or is its result.
+An approval is `open` until the journal has a decision. While a decision is being written, the approval is still listed
+as open, and it is not `undecided` any more: a second decision waits for the first one to be written or to fail. When no
+approval of the turn is open, the turn resumes, and each decision lets its call run or is its result.
 """
 
 import json
@@ -9,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 import attrs
+import trio
 
 from actgent.approvals import (
     Approval,
@@ -95,11 +97,11 @@ class ApprovalLedger:
     """The approvals of one session, kept up to date by the records that its journal gets."""
 
     open: dict[str, Approval] = attrs.field(factory=dict)
-    """Nobody decided yet; in the order in which they were asked."""
+    """Approvals without a decision in the journal, in the order in which they were asked."""
     is_suspended: bool = False
     """True if the journal has the turn as suspended."""
-    _making: dict[str, Approval] = attrs.field(factory=dict)
-    """Decided, but not durably yet."""
+    _writing: dict[str, trio.Event] = attrs.field(factory=dict)
+    """By the ids of open approvals whose decision is being written; set when it is written, or cannot be."""
     _verdicts: dict[str, Verdict] = attrs.field(factory=dict)
     """By the ids of calls that have no result yet."""
     _decisions: dict[str, Decision] = attrs.field(factory=dict)
@@ -111,8 +113,8 @@ class ApprovalLedger:
                 self.open[approval.id] = approval
                 self._verdicts.pop(approval.call_id, None)  # it asks again
             case Decided(approval_id=known, decision=decision):
-                waiting = self._making if known in self._making else self.open
-                decided = waiting.pop(known, None) or self._decided(known)
+                decided = self.open.pop(known, None) or self._decided(known)
+                self._end_writing(known)
                 if decided is not None:  # or it was withdrawn meanwhile
                     self._verdicts[decided.call_id] = Verdict(decided, decision)
                     self._remember(known, decision)
@@ -129,15 +131,14 @@ class ApprovalLedger:
         closed = set(call_ids)
         for call_id in closed:
             self._verdicts.pop(call_id, None)
-        for waiting in (self.open, self._making):
-            for approval in [each for each in waiting.values() if each.call_id in closed]:
-                del waiting[approval.id]
-                self._remember(approval.id, Withdraw())
+        for approval in [each for each in self.open.values() if each.call_id in closed]:
+            del self.open[approval.id]
+            self._remember(approval.id, Withdraw())
+            self._end_writing(approval.id)
 
     def close_guarded(self) -> bool:
         """Withdraw what guards asked, since the turn is over that it was about; False if there is nothing."""
-        waiting = (*self.open.values(), *self._making.values())
-        asked = {each.call_id for each in waiting} | self._verdicts.keys()
+        asked = {each.call_id for each in self.open.values()} | self._verdicts.keys()
         guarded = [call_id for call_id in asked if call_id.startswith(GUARDED)]
         self.close(guarded)
         return bool(guarded)
@@ -152,7 +153,7 @@ class ApprovalLedger:
     @property
     def is_settled(self) -> bool:
         """True if nothing is open, or decided and not done."""
-        return not (self.open or self._making or self._verdicts or self.is_suspended)
+        return not (self.open or self._verdicts or self.is_suspended)
 
     @property
     def decisions(self) -> Mapping[str, Decision]:
@@ -167,8 +168,20 @@ class ApprovalLedger:
 
     @property
     def has_open(self) -> bool:
-        """True if a call waits for an approval, or for the journal to store a decision."""
-        return bool(self.open or self._making)
+        """True if a call waits for a decision that the journal has."""
+        return bool(self.open)
+
+    @property
+    def undecided(self) -> tuple[Approval, ...]:
+        """The open approvals for which no decision is being written."""
+        if not self._writing:
+            return tuple(self.open.values())
+        return tuple(approval for known, approval in self.open.items() if known not in self._writing)
+
+    @property
+    def is_deciding(self) -> bool:
+        """True if the turn waits for nothing but decisions that are being written."""
+        return bool(self._writing) and not self.undecided
 
     def suspended(self) -> Suspended:
         """Make the error for whoever does not wait for people."""
@@ -177,16 +190,15 @@ class ApprovalLedger:
     @property
     def deadline(self) -> float:
         """Unix time in seconds at which the first of them expires."""
-        return min((approval.deadline for approval in self.open.values()), default=math.inf)
+        return min((approval.deadline for approval in self.undecided), default=math.inf)
 
     def expired(self, now: float) -> list[Approval]:
-        """Return the open approvals whose deadline is over."""
-        return [approval for approval in self.open.values() if approval.deadline <= now]
+        """Return the undecided approvals whose deadline is over."""
+        return [approval for approval in self.undecided if approval.deadline <= now]
 
     def open_of(self, call_id: str) -> Approval | None:
         """Return the approval that a call waits for, if there is one."""
-        waiting = (*self.open.values(), *self._making.values())
-        return next((each for each in waiting if each.call_id == call_id), None)
+        return next((each for each in self.open.values() if each.call_id == call_id), None)
 
     def verdict(self, call_id: str) -> Verdict | None:
         """Return the decision about a call that has no result yet."""
@@ -228,16 +240,22 @@ class ApprovalLedger:
             raise ApprovalMismatch(known)
         return approval
 
-    def begin(self, approval: Approval, decision: Decision) -> None:
-        """Begin to write a decision: nobody else decides this approval from now on."""
-        self._making[approval.id] = self.open.pop(approval.id)
-        self._remember(approval.id, decision)
+    async def wait_written(self, approval_id: str) -> None:
+        """Wait until no decision about an approval is being written."""
+        while (writing := self._writing.get(approval_id)) is not None:
+            await writing.wait()
+
+    def begin(self, approval: Approval) -> None:
+        """Begin to write a decision: other decisions about this approval wait for it."""
+        self._writing[approval.id] = trio.Event()
 
     def undo(self, approval: Approval) -> None:
-        """Open an approval again, because the journal did not take the decision."""
-        if self._making.pop(approval.id, None) is not None:
-            self.open[approval.id] = approval
-            self._decisions.pop(approval.id, None)
+        """Let others decide an approval, because the journal did not take the decision."""
+        self._end_writing(approval.id)
+
+    def _end_writing(self, approval_id: str) -> None:
+        if self._writing and (writing := self._writing.pop(approval_id, None)) is not None:
+            writing.set()
 
     def check_made(self, approval: Approval) -> None:
         """Check that a decision came in time.

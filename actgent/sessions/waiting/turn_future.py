@@ -12,7 +12,7 @@ from actgent.control.limits import Limits
 from actgent.errors import Suspended as SuspendedError
 from actgent.journal.records import TurnOptions
 from actgent.llm.base import Answer
-from actgent.messages import Event, Failure, Message, Reply, ToolCall
+from actgent.messages import Event, Failure, Message, Reply, ToolCall, message_failure
 from actgent.protocols.base import Protocol
 from actgent.tools.time_limits import TimeLimit, time_limits
 
@@ -73,7 +73,7 @@ class Outcome:
     """What a message came to that was said under an id of its caller's."""
 
     reply: Reply | None = None
-    error: Exception | None = None
+    failure: Failure | None = None
 
 
 class TurnFuture:
@@ -148,9 +148,7 @@ class TurnFuture:
     def send_away(self, message_id: str, error: SuspendedError) -> None:
         """The message stood behind a turn that waits for people by now, and was taken out again."""
         self.is_sent_away = True
-        self.failure = Failure(
-            id=f"{message_id}/failure", kind="suspended", error=error, message_id=message_id
-        )
+        self.failure = message_failure(message_id, "suspended", error, is_outcome=False)
         self.finish()
 
     def expire(self, error: Exception) -> None:
@@ -162,9 +160,7 @@ class TurnFuture:
             turn.stop_with(error)
             return
         message_id = "" if turn is None else turn.message.id
-        self.failure = Failure(
-            id=f"{message_id}/failure", kind="deadline", error=error, message_id=message_id
-        )
+        self.failure = message_failure(message_id, "deadline", error, is_outcome=False)
         self.hear(self.failure)
         self.abandon()
         self.finish()

@@ -110,8 +110,8 @@ class ApprovalRequests:
             await self.dispatcher.deliver(context, turn, approval)
             await self._tell_parents(context, approval)
         turn.check()
-        if ledger.open:
-            context.record_approval(SuspendedRecord(message_id=turn.message.id, ids=tuple(ledger.open)))
+        if ids := tuple(each.id for each in ledger.undecided):
+            context.record_approval(SuspendedRecord(message_id=turn.message.id, ids=ids))
             if context.log is not None:
                 context.log.flush_soon()
 

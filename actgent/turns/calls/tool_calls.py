@@ -144,12 +144,11 @@ class ToolCaller:
         turn.check()
         return results
 
-    async def give_up(self, context: SessionContext, turn: Turn) -> None:
-        """Close calls that will not run any more, and tell what was not told yet."""
+    def close_open(self, context: SessionContext, turn: Turn) -> None:
+        """Give each call that will not run any more a result in the conversation."""
         if context.conversation.open_calls:
             batch = self._batch(context, turn, self._resolved(context.conversation.open_calls))
             self._close(context, turn, turn.message, batch, None, is_over=True)
-        await self.deliver(context, turn)
 
     async def deliver(self, context: SessionContext, turn: Turn) -> None:
         """Hand the results to the handlers, in the order of the calls."""

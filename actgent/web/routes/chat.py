@@ -179,7 +179,7 @@ def _check_not_suspended(session: Session) -> None:
         Suspended: there is one.
     """
     context = context_of(session)
-    if context.suspension is not None and context.ledger().open:
+    if context.suspension is not None and context.ledger().undecided:
         raise context.ledger().suspended()
 
 

@@ -1,7 +1,7 @@
 """Interruption and URGENT, in every phase that a turn can be in."""
 
 import threading
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import attrs
 import pytest
@@ -15,11 +15,12 @@ from actgent import (
     ScriptedLLM,
     SimpleAgent,
     ToolCall,
+    open_runtime,
     tool,
 )
 from actgent.llm.base import Answer
 from actgent.messages import Text
-from actgent.testing import assert_no_leaks, assert_valid_transcript
+from actgent.testing import FaultyJournal, assert_no_leaks, assert_valid_transcript
 
 
 def last_text(chat):
@@ -304,6 +305,43 @@ async def test_interrupt_can_drop_what_is_queued():
         await session.chat("after")
         await session.wait_idle()
         assert (log[4:], len(model.chats)) == (["re: after"], 2)
+
+
+@pytest.mark.parametrize("with_journal", [False, True])
+@pytest.mark.parametrize("second", ["message", "all", "close"])
+@pytest.mark.parametrize("first", ["message", "all"])
+async def test_two_callers_stop_one_queued_message(first, second, with_journal, autojump_clock):
+    """Both callers return, the message has one failure, and the turn that runs goes on if nobody stops it."""
+
+    async def disk(_):
+        await trio.sleep(0.2)
+
+    async def stop(session, how):
+        if how == "close":
+            await session.aclose()
+        elif how == "all":
+            await session.interrupt(drop_queued=True)
+        else:
+            await session.interrupt(message_id="m1")
+
+    async with AsyncExitStack() as stack:
+        journal = await stack.enter_async_context(FaultyJournal().running()) if with_journal else None
+        runtime = await stack.enter_async_context(open_runtime(journal=journal))
+        agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["Yes."], repeat=True, delay=10)))
+        session = await agent.create_session("ada")
+        failures = []
+        session.on_exception(lambda failure: failures.append((failure.message_id, failure.kind)))
+        await session.chat("First", message_id="m0")
+        await trio.sleep(1)
+        await session.chat("Second", message_id="m1")
+        if journal is not None:
+            journal.fault = disk
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for how in (first, second, "message"):
+                    nursery.start_soon(stop, session, how)
+                    await trio.sleep(0.05)
+    assert [each for each in failures if each[0] == "m1"] in ([("m1", "interrupted")], [("m1", "stopped")])
 
 
 async def test_a_cancelled_interrupt_still_ends_what_it_dropped():

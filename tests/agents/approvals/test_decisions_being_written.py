@@ -1,0 +1,160 @@
+"""While a decision is being written, its approval is open, its session is not idle, and a second decision waits."""
+
+import pytest
+import trio
+import trio.lowlevel
+
+from actgent import AlreadyDecided, Approve, BareAgent, Reject, ScriptedLLM, ToolCall, open_runtime, tool
+from actgent.errors import JournalFailed
+from actgent.testing import FaultyJournal
+
+
+@tool(approval=True)
+async def pay(euros: int) -> str:
+    """Pay."""
+    return f"paid {euros}"
+
+
+async def sleep(_):
+    """A disk that takes half a second."""
+    await trio.sleep(0.5)
+
+
+async def fail(_):
+    """A disk that fails after half a second."""
+    await trio.sleep(0.5)
+    raise JournalFailed("no disk")
+
+
+async def answer_in_vain(session, approval):
+    """Decide while the disk fails."""
+    with pytest.raises(JournalFailed):
+        await session.answer(approval, Approve())
+
+
+class Clerk:
+    """A session whose turn waits for a person, over a journal whose next writes take half a second."""
+
+    def __init__(self, calls=1):
+        self.heard = []
+        self.journal = FaultyJournal()
+        script = [[ToolCall("pay", {"euros": euros}) for euros in range(1, calls + 1)], "Paid."]
+        self.agent = BareAgent("clerk", llm=ScriptedLLM(script, delay=20), tools=[pay])
+
+    async def ask(self, runtime):
+        clerk = await runtime.start(self.agent)
+        session = await clerk.ensure_session("ada", "s")
+        session.on_conversation(lambda reply: self.heard.append(reply.text))
+        session.on_exception(lambda failure: self.heard.append(failure.kind))
+        await session.chat("Pay.", message_id="m")
+        await session.wait_idle()
+        self.journal.fault = sleep
+        return session
+
+
+async def test_a_session_is_not_idle_while_a_decision_is_written(autojump_clock):
+    """`wait_idle()` waits for the decision and for the turn that it resumes; the approval is listed until then."""
+    clerk = Clerk()
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        (approval,) = session.approvals
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.answer, approval, Approve())
+            await trio.sleep(0.1)
+            assert session.approvals == (approval,)
+            await session.wait_idle()
+            assert clerk.heard == ["Paid."]
+        assert session.approvals == ()
+
+
+async def test_a_second_decision_waits_for_the_first_one(autojump_clock):
+    """The second person is refused when the first decision is in the journal, not before."""
+    clerk = Clerk()
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        (approval,) = session.approvals
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.answer, approval, Approve())
+            await trio.sleep(0.1)
+            begun = trio.current_time()
+            with pytest.raises(AlreadyDecided) as raised:
+                await session.answer(approval, Reject("no"))
+            assert raised.value.decision == Approve()
+            assert trio.current_time() - begun >= 0.3
+        await session.wait_idle()
+    assert clerk.heard == ["Paid."]
+
+
+async def test_a_second_decision_counts_if_the_first_one_is_not_written(autojump_clock):
+    """The disk fails at the first decision: its caller gets the error, and the second person decides."""
+    clerk = Clerk()
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        (approval,) = session.approvals
+        clerk.journal.fault = fail
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_in_vain, session, approval)
+            await trio.sleep(0.1)
+            clerk.journal.fault = None
+            await session.answer(approval, Reject("no"))
+        await session.wait_idle()
+        results = [each for message in session.history for each in message.tool_results]
+    assert [each.status for each in results] == ["error"]
+    assert clerk.heard == ["Paid."]
+
+
+async def test_a_session_is_idle_again_if_the_decision_cannot_be_written(autojump_clock):
+    """A caller that waits for the session gets it back as one that waits for people."""
+    clerk = Clerk()
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        (approval,) = session.approvals
+        clerk.journal.fault = fail
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_in_vain, session, approval)
+            await trio.sleep(0.1)
+            begun = trio.current_time()
+            with trio.fail_after(30):
+                await session.wait_idle()
+            assert trio.current_time() - begun >= 0.3
+        assert session.approvals == (approval,)
+        clerk.journal.fault = None
+        await session.answer(approval, Approve())
+        await session.wait_idle()
+    assert clerk.heard == ["Paid."]
+
+
+async def test_a_turn_waits_on_if_one_of_two_decisions_cannot_be_written(autojump_clock):
+    """The decision that is written last does not resume a turn whose other decision failed; the journal lists the turn."""
+    clerk = Clerk(calls=2)
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        first, second = session.approvals
+        clerk.journal.fault = fail
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer_in_vain, session, first)
+            await trio.sleep(0.1)
+            clerk.journal.fault = None
+            await session.answer(second, Approve())
+        assert session.approvals == (first,)
+        assert await clerk.agent.approvals() == (first,)
+        await session.answer(first, Approve())
+        await session.wait_idle()
+    assert clerk.heard == ["Paid."]
+
+
+async def test_two_decisions_of_one_turn_of_which_one_fails(autojump_clock):
+    """The decision that was written last as the last one does not resume a turn whose other call is undecided again."""
+    clerk = Clerk(calls=2)
+    async with clerk.journal.running(), open_runtime(journal=clerk.journal) as runtime:
+        session = await clerk.ask(runtime)
+        first, second = session.approvals
+        clerk.journal.fault = None
+        await session.answer(second, Approve())
+        assert session.approvals == (first,)
+        with trio.move_on_after(1):
+            await session.wait_idle()
+        assert clerk.heard == []
+        await session.answer(first, Approve())
+        await session.wait_idle()
+    assert clerk.heard == ["Paid."]
