@@ -321,11 +321,13 @@ class SessionContext:
 
     @property
     def works_for(self) -> str:
-        """The name of the owner of the session above all: where places are rare, owners take turns."""
+        """The name of the owner of the session at the top of the tree, on whose account this session works."""
+        if self._tree is None:
+            return self.owner.name
         context = self
         while context.parent is not None:
             context = context.parent
-        return context.owner.name
+        return context.tree.root_owner or context.owner.name
 
     def add_child(self, child: "SessionContext") -> None:
         tree = self.tree

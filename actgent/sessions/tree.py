@@ -94,6 +94,8 @@ class SessionTree(Generic[C]):
     parent: C | None = None
     parent_key: SessionKey | None = None
     """The parent's key, also while the parent is not in memory."""
+    root_owner: str = ""
+    """The owner of the session at the top, as the journal has it; used while the parent is not in memory."""
     children: Children[C] | None = None
     task: Task | None = None
     """The task that another session opened it for, if one did."""

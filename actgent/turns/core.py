@@ -334,7 +334,7 @@ class AgentCore:
             max_tokens=options.max_tokens,
             response_format=request.response_format,
             session=context.id,
-            owner=context.owner.name if context.parent is None else context.works_for,
+            owner=context.works_for,
             priority=turn.message.priority,
         )
         known = "" if context.log is None else prompts.fingerprint(chat.system, chat.tools)

@@ -47,6 +47,7 @@ from .reopening import (
     Opening,
     Openings,
     check_deps,
+    find_root_owner,
     is_orphan,
     load_tail,
     mark_restored,
@@ -421,12 +422,13 @@ class SessionOpener:
         mark_restored(context, opened, loaded.records)
         await running.runner.turn_lifecycle.accounts.restore(context, running.name, restored)
         opened = await with_parent_agent(running.journal, session_id, opened, agent=running.name)
+        root_owner = await find_root_owner(running.journal, context.key, opened)
         if session_id in sessions:  # someone else was faster
             return sessions.find(session_id)
         if (unloaded := sessions.find_unloaded(session_id)) is not None:
             return sessions.loaded(unloaded)
         running.lifecycle.leaving.check_epoch(session_id, epoch)
-        self._find_parent(context, opened, restored.waiting)
+        self._find_parent(context, opened, restored.waiting, root_owner)
         context.face, context.host = self.make_face(context, deps), running.lifecycle
         self._enter(context)
         self.starting.note_return(context)
@@ -451,9 +453,12 @@ class SessionOpener:
             running.lifecycle.let_go(context)
         return context
 
-    def _find_parent(self, context: SessionContext, opened: Opened, waiting: Sequence[Message]) -> None:
+    def _find_parent(
+        self, context: SessionContext, opened: Opened, waiting: Sequence[Message], root_owner: str
+    ) -> None:
         """Put a session that came back where it was among the others."""
         if opened.parent_id:
+            context.tree.root_owner = root_owner
             parent = context.tree.parent_key = SessionKey(opened.parent_agent, opened.parent_id)
             context.tree.parent = self.trees.find(parent)
             if context.parent is None:

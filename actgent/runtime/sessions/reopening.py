@@ -140,6 +140,16 @@ async def with_parent_agent(
     return attrs.evolve(opened, parent_agent=(head and head.parent_agent) or "")
 
 
+async def find_root_owner(journal: Journal, key: SessionKey, opened: Opened) -> str:
+    """Return the owner's name of the session at the top of the tree of a session with a parent.
+
+    Empty if the session has no parent, or the journal does not have the one at the top any more.
+    """
+    head = await journal.head(*key) if opened.parent_id else None
+    root = None if head is None else await journal.head(head.root_agent, head.root_id)
+    return "" if root is None else root.owner
+
+
 def check_deps(context: SessionContext, opened: Opened, deps_missing: DepsMissingCheck) -> None:
     """Leave a session as it is that would go on without the deps that it needs.
 

@@ -10,15 +10,20 @@ from actgent import (
     BareAgent,
     LimitReached,
     Limits,
+    Quotas,
     ScriptedLLM,
     StepsAgent,
+    Text,
     ToolCall,
+    Usage,
     delegation_tools,
     open_runtime,
     tool,
 )
 from actgent.journal.memory import MemoryJournal
-from actgent.journal.records import Led
+from actgent.journal.records import Led, Spent
+from actgent.llm.base import Answer
+from actgent.sessions.owner_accounts import HOLDER
 from actgent.testing import DyingJournal
 
 
@@ -331,3 +336,89 @@ async def test_rounds_before_a_crash_count(cycle, asks, kind, autojump_clock):
             assert asked[0] == asks, writes
             assert failures[-1].error.field == "identical_calls"
     assert crashes > 3
+
+
+@pytest.mark.parametrize("first", ["helper", "desk"])
+@pytest.mark.parametrize("with_block", [True, False])
+async def test_a_helper_works_for_the_root_owner_after_a_restart(first, with_block, autojump_clock):
+    """`Chat.owner` of a helper's calls is the owner of the session at the top, whichever agent starts first."""
+    asked, gate = [], trio.Event()
+
+    async def answer(chat):
+        asked.append(chat.owner)
+        await gate.wait()
+        return "ok"
+
+    def plan(chat):
+        if chat.messages[-1].role == "tool":
+            return "done"
+        return ToolCall(
+            "delegate_to_agent", {"agent": "middle" if chat.session == "s" else "helper", "task": "x"}
+        )
+
+    async def start(runtime):
+        helper = BareAgent("helper", llm=ScriptedLLM(answer, keep=0), grace=0)
+        middle = BareAgent("middle", llm=ScriptedLLM(plan, keep=0), tools=delegation_tools(), grace=0)
+        desk = BareAgent("desk", llm=ScriptedLLM(plan, keep=0), tools=delegation_tools(), grace=0)
+        agents = [helper, middle, desk] if first == "helper" else [desk, middle, helper]
+        if with_block:
+            async with runtime.starting():
+                for agent in agents:
+                    await runtime.start(agent)
+        else:
+            for agent in agents:
+                await runtime.start(agent)
+        return desk
+
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal) as runtime:
+                desk = await start(runtime)
+                await desk.create_session("ada", "go", session_id="s")
+                await trio.sleep_forever()
+        assert asked == ["ada"]
+        gate.set()
+        async with open_runtime(journal=journal) as runtime:
+            await start(runtime)
+            await trio.sleep(30)
+    assert set(asked[1:]) == {"ada"}
+    assert len(asked) > 1
+
+
+async def test_the_quota_of_the_root_owner_pays_for_a_helper_after_a_restart(autojump_clock):
+    """Tokens of a helper that starts before its asker count for the asker's owner, as before the restart."""
+    gate = trio.Event()
+
+    async def answer(_):
+        await gate.wait()
+        return Answer(parts=(Text("ok"),), usage=Usage(input_tokens=100, output_tokens=10))
+
+    def plan(chat):
+        is_done = chat.messages[-1].role == "tool"
+        return "done" if is_done else ToolCall("delegate_to_agent", {"agent": "helper", "task": "x"})
+
+    async def start(runtime):
+        helper = BareAgent("helper", llm=ScriptedLLM(answer, keep=0), grace=0)
+        desk = BareAgent("desk", llm=ScriptedLLM(plan, keep=0), tools=delegation_tools(), grace=0)
+        await runtime.start(helper)
+        await runtime.start(desk)
+        return desk
+
+    quotas = Quotas(day=Limits(tokens=1_000_000))
+    async with MemoryJournal().running() as journal:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=journal, quotas=quotas) as runtime:
+                desk = await start(runtime)
+                await desk.create_session("ada", "go", session_id="s")
+                await trio.sleep_forever()
+        gate.set()
+        async with open_runtime(journal=journal, quotas=quotas) as runtime:
+            await start(runtime)
+            await trio.sleep(30)
+        spent = collections.Counter()
+        for head in await journal.sessions():
+            for record in await journal.load(head.session_id, agent=head.agent):
+                if isinstance(record, Spent) and head.agent == HOLDER:
+                    spent[head.owner] += record.tokens
+    assert set(spent) == {"ada"}
+    assert spent["ada"] >= 110
