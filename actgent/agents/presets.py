@@ -130,6 +130,7 @@ class RouterAgent(Agent[DataT_co, DepsT]):
             sender=Sender(target.name, "agent"),
             parts=to_parts(reply.text),
             correlation_id=turn.message.id,
+            origin=reply.origin,
         )
         context.conversation.append(said)
         if context.log is not None:

@@ -350,6 +350,8 @@ class Answered:
     """What the answer is where it is less than what was asked, e.g. `partial`; see `Protocol.shortfall`."""
     is_json: bool = False
     """True if `text` is a value of the answer as JSON, and no text."""
+    origin: str = ""
+    """As in `Message`: the sources from outside whose text it may repeat."""
 
 
 @attrs.frozen(kw_only=True)

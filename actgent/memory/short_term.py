@@ -18,6 +18,7 @@ from actgent.messages import (
     ToolResult,
     make_chat_message,
 )
+from actgent.support.outside_text import fence
 from actgent.support.quick_init import maker
 
 from .base import Memory, ModelView
@@ -27,6 +28,8 @@ from .saved_view import pack, plain_chat, plain_parts, read_chat, read_parts, un
 from .shortened import shortened
 from .shown import Shown
 
+_CONVERSATION = "earlier messages"
+"""The origin of a summary of messages without an origin of their own."""
 _SHORT = 200
 """Messages up to which a copy costs less than a `Shown`."""
 _OWN = ("assistant", "agent")
@@ -35,6 +38,8 @@ _FRONT = 100
 """Characters of the notice that stands where messages are left out, at most."""
 OPENING = ChatMessage("user", (Text("(The conversation begins with your own message.)"),))
 """Goes before it: many models take no conversation that the assistant begins."""
+SUMMARY = "summary"
+"""Who signs the notices that hold summaries; their mark is the number of messages of the record that they cover."""
 _TOLD = "Tool results:"
 """What results of calls that stood in text begin with."""
 
@@ -72,9 +77,15 @@ def to_chat(message: Message, *, answered: bool) -> list[ChatMessage]:
 
 
 def _marked(message: Message) -> tuple[Part, ...]:
-    """The parts of a system message, its words in a block that tells them from the user's; nobody else's has its marks."""
+    """The parts of a system message, its words in a block that tells them from the user's; nobody else's has its marks.
+
+    A summary repeats words of others, so it is no word of the system: it is data, with its origin.
+    """
     if not message.text:
         return unmarked_parts(message.parts)
+    if message.sender.name == SUMMARY:
+        heading, _, words = unmarked(message.text).partition("\n")
+        return (Text(f"{heading}\n{fence(words, message.origin or _CONVERSATION)}"),)
     others = tuple(part for part in message.parts if not isinstance(part, Text))
     return (Text(f"<system>\n{unmarked(message.text)}\n</system>"), *others)
 

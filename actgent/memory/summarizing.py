@@ -12,13 +12,11 @@ from .base import Memory
 from .marks import unmarked
 from .room import CHARACTERS_A_TOKEN
 from .saved_view import pack, unpack
-from .short_term import ShortTermView, begins, to_chat
+from .short_term import SUMMARY, ShortTermView, begins, to_chat
 
-SUMMARY = "summary"
-"""Who signs the notices that hold summaries; their mark is the number of messages of the record that they cover."""
 MOST_READ = 400_000
 """Characters of a conversation that are summarized at once."""
-_FORM = "summarizing 1"
+_FORM = "summarizing 2"
 _LONGEST = 4_000
 """Characters of one part that are summarized."""
 _LEAST = 4

@@ -14,7 +14,8 @@ import trio
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
 from actgent.memory.base import ModelView
-from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolSpec, Usage, new_id
+from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
+from actgent.support.outside_text import join_origins
 
 from .recent_records import RecentRecords
 
@@ -147,6 +148,8 @@ class SessionConversation:
     """True if no journal holds the session, so that its newest records stay in memory."""
     former_ids: bytes = b""
     """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
+    origin: str = ""
+    """The sources of all text from outside in the conversation, such as `page, memories`; empty if there is none."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
     """The marks of the last notices, by their sources."""
@@ -177,6 +180,8 @@ class SessionConversation:
         self.messages.append(message)
         if self.keeps_recent and (recent := self.recent) is not None:
             recent.add(message)
+        if message.origin or message.sender.kind == "tool":
+            self.know_origins((message,))
         if self._unseen is not None:
             self._show(self._unseen)
         if message.sender.kind == "assistant" and not answered:
@@ -185,6 +190,18 @@ class SessionConversation:
         self._view.add(message, answered=answered)
         if not answered and message.sender.kind == "system" and message.is_note:
             self._notices = {**(self._notices or {}), message.sender.name: message.causation_id or ""}
+
+    def add_origin(self, origin: str) -> None:
+        """Note that the model is shown text from this source, which stands in no message."""
+        self.origin = join_origins(self.origin, origin)
+
+    def know_origins(self, messages: Iterable[Message]) -> None:
+        """Add the origins of messages to those of the conversation."""
+        for message in messages:
+            self.origin = join_origins(self.origin, message.origin)
+            for part in message.parts:
+                if isinstance(part, ToolResult) and part.origin:
+                    self.origin = join_origins(self.origin, part.origin)
 
     @property
     def recent(self) -> RecentRecords | None:

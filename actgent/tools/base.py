@@ -108,6 +108,8 @@ class ToolContext(Generic[DepsT_co]):
     """By what a tool calls others that says `calls_tools`; None for all other tools, and outside of an agent."""
     has_begun: bool = attrs.field(default=False, init=False, repr=False)
     """True if an attempt was made before, which may have done something."""
+    origin: str = attrs.field(default="", init=False, repr=False)
+    """A tool sets it if the result of this call repeats text from outside: the name of its source. Empty: it does not."""
     _database: Any = attrs.field(default=None, init=False, repr=False)
     """What `database` gave this attempt."""
     waits_to_begin: bool = attrs.field(default=False, init=False, repr=False)

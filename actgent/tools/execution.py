@@ -338,8 +338,8 @@ class Batch:
             return
         finally:
             told.report = None  # a thread that goes on after its time has nothing more to tell
-        if tool.outside:
-            result = from_outside(result, tool.origin or tool.name)
+        if origin := (tool.origin or tool.name) if tool.outside else told.origin:
+            result = from_outside(result, origin)
         if self.grants and isinstance(self.grants.get(call.id), Edit):
             result = attrs.evolve(result, content=_with_arguments(result.content, arguments))
         self._finished[place] = result

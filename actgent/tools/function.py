@@ -77,6 +77,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         approval: bool | Ask | AskFor = False,
         hooks: ToolHooks | Sequence[ToolHooks] = (),
         process_output: Callable[[str], str] | None = None,
+        outside: bool = False,
     ) -> None:
         inner = _undecorated(func)
         functools.update_wrapper(self, inner)
@@ -94,6 +95,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         self.approval = approval
         self.hooks = (hooks,) if isinstance(hooks, ToolHooks) else tuple(hooks)
         self.process_output = process_output
+        self.outside = outside
         self.func = func
         self._is_async = _is_async(inner, name)
         self.inline = not thread and not self._is_async
@@ -314,6 +316,7 @@ def tool(
     approval: bool | Ask | AskFor = False,
     hooks: ToolHooks | Sequence[ToolHooks] = (),
     process_output: Callable[[str], str] | None = None,
+    outside: bool = False,
 ) -> ToolMaker: ...
 
 

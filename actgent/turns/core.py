@@ -392,7 +392,9 @@ class AgentCore:
             elif isinstance(outcome, (CallTools, Continue, Finish)):
                 further.append(outcome)
         if len(further) < len(outcomes) and (
-            deliveries := to_deliveries(outcomes, turn.answer.id, turn.progress.usage)
+            deliveries := to_deliveries(
+                outcomes, turn.answer.id, turn.progress.usage, context.conversation.origin
+            )
         ):
             await self.reply(context, turn, deliveries)
         if further:

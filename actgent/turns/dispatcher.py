@@ -46,7 +46,9 @@ HANDLER_KINDS: dict[type[Delivery], HandlerKind] = {
 }
 
 
-def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> list[Delivery]:
+def to_deliveries(
+    outcomes: Sequence[Outcome], answer_id: str, usage: Usage, origin: str = ""
+) -> list[Delivery]:
     """Convert an answer's outcomes to deliveries for handlers: events, then routing, then conversation.
 
     The ids follow from the answer's, so that a repetition after a crash has the same; the first reply has the
@@ -64,6 +66,7 @@ def to_deliveries(outcomes: Sequence[Outcome], answer_id: str, usage: Usage) -> 
                     message_type=outcome.message_type,
                     reasoning=outcome.reasoning,
                     usage=usage,
+                    origin=origin,
                 )
             )
             replies += 1

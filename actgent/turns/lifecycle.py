@@ -403,7 +403,7 @@ class TurnLifecycle:
     ) -> None:
         """Messages were dealt with; a session that ends with them is closed in the same step."""
         if context.task is not None and context.task.message_id == messages[-1].id:
-            log.add(outcome_of(context.task, error, blame))
+            log.add(outcome_of(context.task, error, blame, origin=context.conversation.origin))
         failed = None if error is None else kind_of(error, blame)
         if failed == NOT_KEPT:  # nothing was promised: who sends it again is answered
             for message in messages:

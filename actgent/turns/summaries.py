@@ -117,6 +117,7 @@ def begin_with_summary(context: SessionContext) -> None:
         sender=Sender(SUMMARY, "system"),
         parts=(Text(f"{TOLD}{text}"),),
         causation_id=str(covers),
+        origin=context.conversation.origin,
     )
     context.conversation.append(said)
     if context.log is not None:

@@ -13,6 +13,7 @@ from actgent.agents.session import Session, context_of, face_of, services_of
 from actgent.agents.validation import renamed_deadline
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
+from actgent.journal.records import Answered
 from actgent.messages import Message, Priority, Reply, Sender
 from actgent.runtime.directory import AgentCard
 from actgent.runtime.runtime import Startable
@@ -130,12 +131,26 @@ class AgentTool(Tool):
                 reply.message_type
             )
             value = reply.text if reply.data is None else reply.data
+            context.origin = reply.origin
             return with_shortfall(to_text(value), shortfall) if shortfall else value
         opener = self._opener()
         key = f"{context.effect_key}/{opener.running.name}"
         session = _session_of(context)
         delegation = services_of(session).delegation
-        return await delegation.ask(opener, context_of(session), arguments["task"], key=key)
+        answered = await delegation.ask(opener, context_of(session), arguments["task"], key=key)
+        return _result_of(answered, opener.running.name, context)
+
+
+def _result_of(answered: Answered, agent: str, context: ToolContext) -> str:
+    """Return what a task came to as the result of the call that gave it; text from outside keeps its origin.
+
+    Raises:
+        ToolError: The task failed; the text names the agent, the kind of the failure and the reason.
+    """
+    context.origin = answered.origin
+    if answered.failed is None:
+        return with_shortfall(answered.text, answered.shortfall)
+    raise ToolError(f"agent {agent!r} failed ({answered.failed}): {answered.text}")
 
 
 @contextmanager
@@ -264,7 +279,8 @@ class DelegateToAgent(Tool):
         }
         opener, asker, task = agents.opener(name), context_of(session), arguments["task"]
         if arguments.get("wait", True):
-            return await delegation.ask(opener, asker, task, tries=self._tries, **given)
+            answered = await delegation.ask(opener, asker, task, tries=self._tries, **given)
+            return _result_of(answered, name, context)
         task_id = await delegation.delegate(opener, asker, task, deadline=self._deadline, **given)
         return {"task_id": task_id, "agent": name}
 

@@ -27,6 +27,7 @@ from actgent.sessions.context import SessionContext, host_of
 from actgent.sessions.handlers import HandlerKind
 from actgent.sessions.turn import Turn
 from actgent.state.handover import given_back, handed, handover_in
+from actgent.support.outside_text import fence
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.turns.dispatcher import Dispatcher, to_deliveries
 from actgent.turns.guards import Guards
@@ -176,7 +177,13 @@ class AgentReceivers:
     ) -> Reply:
         """Say to the other agent what the user said, once for each message; what comes of it is heard here, too."""
         said = [part for each in (*turn.joined, turn.message) for part in each.parts]
-        prompt = f"You took this conversation over from {context.agent}. {note}" if note else None
+        prompt, origin = None, context.conversation.origin
+        if note and origin:  # the note may repeat text from outside, so it is no word of the system
+            prompt = f"You took this conversation over from {context.agent}."
+            said = [Text(f"Note of agent {context.agent}:\n{fence(note, origin)}"), *said]
+        elif note:
+            prompt = f"You took this conversation over from {context.agent}. {note}"
+        child.conversation.add_origin(origin)
         with self._relayed(child, context, turn):
             try:
                 return await tool.agent.run(
@@ -224,6 +231,7 @@ class AgentReceivers:
             parts=to_parts(reply.text),
             correlation_id=turn.message.id,
             causation_id=turn.message.id,
+            origin=reply.origin,
         )
         turn.answer.id = said.id
         context.conversation.append(said)

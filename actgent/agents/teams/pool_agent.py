@@ -339,10 +339,13 @@ def _say(context: SessionContext, turn: Turn, order: Mapping[str, Any], agent: s
         parts=to_parts(answer.text),
         correlation_id=turn.message.id,
         causation_id=turn.message.id,
+        origin=answer.origin,
     )
     last = context.conversation.last_message
     if last is None or last.id != said.id:
         _note(context, turn, said, usage)
     data = json.loads(answer.text) if answer.is_json else None
     taken, kind = NO_USAGE.with_child(usage), answer.shortfall or None
-    return Reply(id=said.id, text=answer.text, data=data, message_type=kind, usage=taken)
+    return Reply(
+        id=said.id, text=answer.text, data=data, message_type=kind, usage=taken, origin=answer.origin
+    )

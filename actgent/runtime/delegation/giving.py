@@ -21,7 +21,6 @@ from actgent.errors import (
     SessionMoved,
     SessionNotFound,
     Stopped,
-    ToolError,
 )
 from actgent.journal.base import Entry, Journal
 from actgent.journal.listing import SessionKey
@@ -43,7 +42,6 @@ from actgent.sessions.waiting.task_reports import (
     is_accepted,
     outcome_of,
     report_text,
-    with_shortfall,
 )
 from actgent.sessions.waiting.tasks import MAX_TASKS, TASK_DEADLINE, Task, child_id_of, report_id_of, task_key
 from actgent.sessions.waiting.turn_future import TurnFuture
@@ -76,21 +74,20 @@ class Delegation:
         key: str,
         priority: Priority = Priority.NORMAL,
         tries: int = 1,
-    ) -> str:
+    ) -> Answered:
         """Have another agent do something, in a child session whose id is `key`, and wait for what it comes to.
 
-        What fails is given anew, in another session, up to so many `tries`.
+        What fails is given anew, in another session, up to so many `tries`; returns what the last one came to.
 
         Raises:
-            ToolError: it failed; the text says which agent, what kind of failure, and why.
             WaitCycle: the child waits for the asker.
         """
         for number in range(tries):
             each = f"{key}/{number}" if number else key
             answered = await self.ask_once(opener, asker, content, key=each, priority=priority)
             if answered.failed is None:
-                return with_shortfall(answered.text, answered.shortfall)
-        raise ToolError(f"agent {opener.running.name!r} failed ({answered.failed}): {answered.text}")
+                break
+        return answered
 
     async def ask_once(
         self,
@@ -152,7 +149,7 @@ class Delegation:
                     trio.sleep_forever()
                 )  # we stop, too, or our tool's time is over; the next start asks again
         blame = "internal" if task.future.failure is None else task.future.failure.kind
-        return outcome_of(task, error, blame)
+        return outcome_of(task, error, blame, origin=child.conversation.origin)
 
     async def delegate(
         self,
@@ -275,7 +272,7 @@ class Delegation:
         """Report a delegated task's result to its parent. Does nothing if the parent is closed."""
         task = child.task
         assert task is not None  # noqa: S101 - it has ended
-        answered = outcome_of(task, error, blame)
+        answered = outcome_of(task, error, blame, origin=child.conversation.origin)
         agent = child.agent
         message = _report_of(
             answered,
@@ -392,6 +389,7 @@ def _report_of(
         correlation_id=answered.message_id,
         on_busy="collect",
         traceparent=traceparent,
+        origin=answered.origin,
     )
 
 

@@ -75,6 +75,7 @@ class SessionSnapshot:
     schedules: SavedSchedules
     state: SavedStore | None = None
     description: str = ""
+    origin: str = ""
 
 
 _WIRE = Wire(
@@ -136,6 +137,7 @@ def take(reader: Reader, opened: Opened, marks: tuple[Mark, ...]) -> SessionSnap
         schedules=save_schedules(context) if context.has_timers else SavedSchedules(),
         state=context.state.save() if context.has_state else None,
         description=conversation.description,
+        origin=conversation.origin,
     )
 
 
@@ -151,7 +153,8 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.view = view
     conversation.messages = RecordedMessages(taken.messages - len(taken.recent), taken.recent, earlier)
     conversation.usage, conversation.system = taken.usage, taken.system
-    conversation.description = taken.description
+    conversation.description, conversation.origin = taken.description, taken.origin
+    conversation.know_origins(taken.recent)
     conversation.know_notices(taken.notices)
     conversation.former_ids = taken.call_ids
     context.mail.know_accepted(taken.accepted)

@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from actgent.errors import kind_of
 from actgent.errors.wording import safe_words
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
+from actgent.support.outside_text import fence
 from actgent.tools.outputs.results import to_text
 
 from .tasks import Task
 
 
-def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> Answered:
-    """Describe the outcome of a task in words that a model may read."""
+def outcome_of(task: Task, error: Exception | None, blame: str = "internal", *, origin: str = "") -> Answered:
+    """Describe the outcome of a task in words that a model may read; `origin` is that of its session's conversation."""
     if error is not None:
-        return Answered(message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame))
+        return Answered(
+            message_id=task.message_id, text=safe_words(error), failed=kind_of(error, blame), origin=origin
+        )
     reply = task.future.answer()
     try:
         text = to_text(reply.text if reply.data is None else reply.data)
@@ -21,7 +24,9 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal") -> 
         return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
     shortfall = task.future.options.protocol.shortfall(reply.message_type)
     is_json = reply.data is not None and not isinstance(reply.data, str)
-    return Answered(message_id=task.message_id, text=text, shortfall=shortfall or "", is_json=is_json)
+    return Answered(
+        message_id=task.message_id, text=text, shortfall=shortfall or "", is_json=is_json, origin=origin
+    )
 
 
 def with_shortfall(text: str, shortfall: str) -> str:
@@ -46,9 +51,12 @@ def is_accepted(records: Sequence[Record], message_id: str) -> bool:
 
 
 def report_text(agent: str, task_id: str, answered: Answered) -> str:
-    """Word the report of a task for the session that asked."""
+    """Word the report of a task for the session that asked; text that may be from outside stands between marks."""
+    text = fence(answered.text, answered.origin) if answered.origin else answered.text
     if answered.failed is None and answered.shortfall:
-        return f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(answered.text, answered.shortfall)}"
+        return (
+            f"Task {task_id}, given to agent {agent!r}, has ended. {with_shortfall(text, answered.shortfall)}"
+        )
     if answered.failed is None:
-        return f"Task {task_id} was done by agent {agent!r}:\n{answered.text}"
-    return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {answered.text}"
+        return f"Task {task_id} was done by agent {agent!r}:\n{text}"
+    return f"Task {task_id}, given to agent {agent!r}, failed ({answered.failed}): {text}"

@@ -258,6 +258,7 @@ class ModelCaller:
             causation_id=to.id,
             cut=cut,
             metadata=turn.answer.metadata,
+            origin=context.conversation.origin,
         )
 
 
