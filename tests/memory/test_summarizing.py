@@ -1,6 +1,7 @@
 """Summaries: made beside a session, shown from the next turn on, and never of what was not read."""
 
 import itertools
+import re
 
 import pytest
 import trio
@@ -143,7 +144,8 @@ async def test_a_summary_comes_back_after_a_restart(tmp_path):
         session = await it.open_session("s")
         await it.run("question 8.", session=session)
         assert summaries(session)[: len(told)] == told
-    assert told[-1].text in shown(after.chats[0])
+    heading, _, words = told[-1].text.partition("\n")
+    assert re.search(rf"{heading}\n\[from [^\n]*\n{words}\n", shown(after.chats[0]))
     assert "question 0." not in shown(after.chats[0])
     assert all("question 0." not in each for each in read[1:])
 

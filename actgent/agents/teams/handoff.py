@@ -178,7 +178,7 @@ class AgentReceivers:
         """Say to the other agent what the user said, once for each message; what comes of it is heard here, too."""
         said = [part for each in (*turn.joined, turn.message) for part in each.parts]
         prompt, origin = None, context.conversation.origin
-        if note and origin:  # the note may repeat text from outside, so it is no word of the system
+        if note and origin:  # the note may repeat text from outside, so it stands between marks
             prompt = f"You took this conversation over from {context.agent}."
             said = [Text(f"Note of agent {context.agent}:\n{fence(note, origin)}"), *said]
         elif note:

@@ -5,8 +5,9 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -14,6 +15,8 @@ import psycopg.conninfo
 import trio
 
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
+
+from .poolers import apply_settings, check_session, is_pooled
 
 SETTINGS: dict[str, Any] = {
     "client_encoding": "utf8",
@@ -24,11 +27,19 @@ SETTINGS: dict[str, Any] = {
 }
 """Texts are sent in UTF-8, whatever the database has; and bounds of each wait for a server that is gone, in seconds
 (`tcp_user_timeout` in ms)."""
-OPTIONS = (
-    "-c synchronous_commit=on -c statement_timeout=30000 -c lock_timeout=10000 "
-    "-c TimeZone=UTC -c DateStyle=ISO -c extra_float_digits=3 -c default_transaction_isolation=read\\ committed "
-    "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=30000"
-)
+OPTIONS: Mapping[str, str] = {
+    "synchronous_commit": "on",
+    "statement_timeout": "30000",
+    "lock_timeout": "10000",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "extra_float_digits": "3",
+    "default_transaction_isolation": "read committed",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
 """Of the session on the server, whatever its database or its role set for others: values come as they were written, and are
 read as psycopg reads them. Times in ms, keepalives in seconds: it has to find out soon that a machine is gone, whose lock would
 keep another one from going on."""
@@ -37,6 +48,8 @@ AWAY = 30.0
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)
 """Seconds between two tries; the last again and again."""
 _CANNOT_CONNECT_NOW = b"57P03"
+_OPTIONS_REFUSED = "unsupported startup parameter"
+"""How PgBouncer refuses the parameter `options`, unless `ignore_startup_parameters` has it."""
 _HELLO = b"\0\0\0\x16\0\3\0\0user\0actgent\0\0"
 """What begins a session, as anybody; a server that starts answers that before it asks who it is."""
 
@@ -49,23 +62,46 @@ class NotYet(psycopg.OperationalError):
     """The server is there and lets nobody in just now: it starts, recovers or ends."""
 
 
-def connection_to(address: str, options: str = OPTIONS) -> Connection:
-    """A new connection, which commits each statement.
+def connection_to(address: str, options: Mapping[str, str] = OPTIONS) -> Connection:
+    """A new connection, which commits each statement, to one session of the server with these settings.
 
     Raises:
         NotYet: the server says that it will let us in, later.
+        ConfigurationError: the address is that of a pooler that gives each transaction another session.
         psycopg.Error: there is none, or it never will.
     """
-    settings: dict[str, Any] = {"autocommit": True, "options": options, **SETTINGS}
+    connection = _connect(address, options)
+    try:
+        if is_pooled(connection):
+            check_session(connection, partial(_connect, address, options, seconds=2), break_off)
+            apply_settings(connection, options)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connect(address: str, options: Mapping[str, str], *, seconds: int | None = None) -> Connection:
+    """Connect; a pooler that takes no options when a connection begins is asked without them."""
+    settings: dict[str, Any] = {"autocommit": True, "options": _as_text(options), **SETTINGS}
+    if seconds is not None:
+        settings["connect_timeout"] = seconds
     try:
         return psycopg.connect(address, **settings)
     except psycopg.OperationalError as error:
+        if _OPTIONS_REFUSED in str(error):
+            return psycopg.connect(address, **{**settings, "options": ""})
         said = None if error.pgconn is None else _what_it_says(error.pgconn)
         if said == _CANNOT_CONNECT_NOW:
             raise NotYet(str(error)) from error
         if said is None:
             raise
     return psycopg.connect(address, **settings)  # it refuses just us, or has come up since
+
+
+def _as_text(options: Mapping[str, str]) -> str:
+    """Write settings of a session as the parameter `options` of a connection."""
+    return " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in options.items())
 
 
 def _what_it_says(refused: psycopg.pq.abc.PGconn) -> bytes | None:

@@ -76,7 +76,7 @@ T = TypeVar("T")
 class PostgresJournal(GroupedJournal):
     """A journal in one schema of a database, `actgent` unless the address says `?schema=...`."""
 
-    _options = OPTIONS
+    _options: Mapping[str, str] = OPTIONS
     """Of the session on the server."""
 
     def __init__(self, url: str) -> None:

@@ -7,6 +7,7 @@ A process that owns a whole journal (`PostgresJournal`) and those of a cluster k
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import MappingProxyType
 from typing import Any
 
 import psycopg
@@ -43,7 +44,7 @@ ENDING = 5000
 class PartitionedJournal(PostgresJournal):
     """A journal in one schema, of which this process owns the partitions that it takes."""
 
-    _options = f"{OPTIONS} -c idle_in_transaction_session_timeout=3000"
+    _options = MappingProxyType({**OPTIONS, "idle_in_transaction_session_timeout": "3000"})
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from .connecting import OPTIONS, Connection, connection_to, one_row
 from .journal import PostgresJournal
 from .schema import MIGRATIONS
 
-_READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
+_READ_ONLY = {"default_transaction_read_only": "on", "default_transaction_isolation": "repeatable read"}
 """Each transaction reads as of one moment, however many statements it has."""
 
 
@@ -26,7 +26,7 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         return 1
 
     def _connect(self) -> Connection:
-        self._connection = connection = connection_to(self._address, f"{OPTIONS} {_READ_ONLY}")
+        self._connection = connection = connection_to(self._address, {**OPTIONS, **_READ_ONLY})
         schema = psycopg.sql.Identifier(self._schema)
         connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return connection
