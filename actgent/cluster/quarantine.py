@@ -214,7 +214,7 @@ class Quarantine:
             answered = Answered(message_id=message.id, text=words, failed=POISON)
             await self._runtime.delegation.report_buried(key, records, answered)
             ended = (answered, *ended, *([Closed()] if len(left) == 1 else []))
-        entry = Entry(session_id=key.session_id, agent=key.agent, records=ended)
+        entry = Entry(session_id=key.session_id, agent=key.agent, records=ended, follows=True)
         await self._journal.commit(entry, epoch=self._journal.epoch_of(key.session_id))
         _log.error("session %s: message %s is given up: %s", Each(key.session_id), Each(message.id), words)
         await self._give_notice(key, message.id, words)

@@ -44,6 +44,8 @@ class Entry:
     """True: where `commit` fails for want of space or of the storage, the step goes before the session's next one, as by `write_soon`."""
     is_awaited: bool = False
     """True: readers wait for it, so that `write_soon` has it written at once."""
+    follows: bool = False
+    """True: the session began with an earlier step, so this one is refused with `SessionNotFound` if the session is erased."""
     creation: Creation | None = None
     """Of a session whose steps are to be refused as its first one is; None for others, and for one that is made by this step alone."""
 

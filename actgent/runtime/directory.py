@@ -13,6 +13,7 @@ from actgent.protocols.base import Profile
 from actgent.sessions.context import SessionContext
 
 from .sessions.opener import SessionOpener
+from .sessions.reopening import Openings
 from .sessions.table import Trees
 from .starting import Starting
 
@@ -68,6 +69,7 @@ class Directory(Mapping[str, AgentCard]):
         self._resumed = 0
         """By agents that have stopped."""
         self._agents: dict[str, Listed] = {}
+        self._openings: dict[str, Openings] = {}
 
     def __getitem__(self, name: str) -> AgentCard:
         return self._cards[name]
@@ -108,6 +110,10 @@ class Directory(Mapping[str, AgentCard]):
         self._agents.pop(name, None)
         self.trees.remove(name)
 
+    def openings_of(self, name: str) -> Openings:
+        """The sessions of an agent that are just opened or erased, whether the agent runs or not."""
+        return self._openings.setdefault(name, Openings())
+
     def agent(self, name: str) -> Listed | None:
         """The agent of this name, as the program made it; None if it does not run here."""
         return self._agents.get(name)
@@ -129,26 +135,27 @@ class Directory(Mapping[str, AgentCard]):
         Raises:
             SessionExists: somebody makes it just now, and this task waits for nobody as it makes a session itself.
         """
-        opener = self._openers.get(name)
-        if opener is None:
-            yield
-            return
-        await opener.wait_opened(session_id)
-        if not opener.may_erase(session_id):
-            raise SessionExists(name, session_id)
-        with opener.opens(session_id):
+        opener, openings = self._openers.get(name), self.openings_of(name)
+        if opener is not None:
+            await opener.wait_opened(session_id)
+            if not opener.may_erase(session_id):
+                raise SessionExists(name, session_id)
+        else:
+            await openings.wait(session_id)
+        with openings.block(session_id, erases=False):
             yield
 
     @asynccontextmanager
     async def erasing(self, key: SessionKey) -> AsyncGenerator[bool, None]:
-        """A block in which others who want a session wait, if its agent runs here; False where one has it open, and may write to it."""
-        opener = self._openers.get(key.agent)
-        if opener is None:
-            yield True
-            return
-        await opener.wait_loaded(key.session_id)  # no longer: handlers may wait for whoever erases
-        with opener.opens(key.session_id, erases=True):
-            context = opener.running.sessions.find_any(key.session_id)
+        """A block in which others who want a session wait, also if its agent starts in the block.
+
+        False if the session is open, and may be written to.
+        """
+        openings = self.openings_of(key.agent)
+        await openings.wait_loaded(key.session_id)  # no longer: handlers may wait for whoever erases
+        with openings.block(key.session_id, erases=True):
+            opener = self._openers.get(key.agent)
+            context = None if opener is None else opener.running.sessions.find_any(key.session_id)
             yield context is None or context.is_silent
 
     @property

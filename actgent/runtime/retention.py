@@ -197,8 +197,10 @@ class Sweeper:
             if key in held:
                 continue
             opener = self.agents.opener(key.agent) if key.agent in self.agents else None
-            if opener is not None and not opener.may_erase(key.session_id):
+            openings = self.agents.openings_of(key.agent)
+            if key.session_id in openings or (opener is not None and not opener.may_erase(key.session_id)):
                 return False
+            still.enter_context(openings.block(key.session_id, erases=True))  # also for an agent that starts
             held[key] = each = None if opener is None else _hold(opener, key, still)
             if each is not None and any(child.key not in tree for child in each[1].family()):  # just made
                 return False
@@ -231,8 +233,7 @@ class Sweeper:
 
 
 def _hold(opener: SessionOpener, key: SessionKey, still: ExitStack) -> Held | None:
-    """Have others wait who want to open a session, and hold it still where it is in memory."""
-    still.enter_context(opener.opens(key.session_id, erases=True))
+    """Hold a session still if it is in memory."""
     context = opener.running.sessions.find_any(key.session_id)
     if context is None:
         return None

@@ -378,11 +378,9 @@ class SessionContext:
     # --- idleness ------------------------------------------------------------------------
 
     @property
-    def _is_idle(self) -> bool:
-        """True if nothing is queued or running, or the turn waits for people who have not decided."""
-        if self.suspension is None:
-            return not self.mail.pending
-        return self.approvals is None or not self.approvals.is_deciding
+    def _is_deciding(self) -> bool:
+        """True if the turn waits for nothing but decisions of people that are being written."""
+        return self.approvals is not None and self.approvals.is_deciding
 
     async def wait_idle(self) -> None:
         """Wait until no outside message is left, or the turn waits for people. A decision that is being written is waited for.
@@ -391,9 +389,9 @@ class SessionContext:
             SessionMoved: another process goes on with it.
         """
         mail = self.mail
-        if self._is_idle:
+        if not mail.pending or (self.suspension is not None and not self._is_deciding):
             await trio.lowlevel.checkpoint()
-        while not self._is_idle:
+        while mail.pending and (self.suspension is None or self._is_deciding):
             await mail.park()
         mail.forget_idle()
         if self.log is not None and mail.is_only_read:

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from actgent.control.budget import Funding
-from actgent.errors import Fenced, JournalSlow, SessionMoved
+from actgent.errors import Fenced, JournalSlow, SessionClosed, SessionMoved, SessionNotFound
 from actgent.journal.base import Creation, Entry, Journal
 from actgent.journal.grouped import refer
 from actgent.journal.records import (
@@ -313,9 +313,12 @@ class SessionLog:
         Raises:
             NotSerializable: it holds what is no plain data. Nothing of it is written, and all else is.
             SessionMoved: another process goes on with the session.
+            SessionClosed: the session is erased.
         """
         if self.has_moved:
             raise SessionMoved(self.agent, self.session_id)
+        if self._is_over:
+            raise SessionClosed(self.session_id)
         if self._is_paused:
             WIRE.encode([record], Record)  # what cannot be written must not fail what waits beside it
             self.add(record)
@@ -337,10 +340,15 @@ class SessionLog:
     ) -> None:
         self._steps = step = self._steps + 1
         is_written = False
+        if self._is_over and records and not self.has_moved:
+            raise SessionClosed(self.session_id)  # it is erased: a record would begin it again
         try:
             if not self.has_moved:
                 await self._journal.commit(self._entry(records, patience, is_kept=is_kept), epoch=self._epoch)
                 is_written = True
+        except SessionNotFound as error:
+            self._is_over = True
+            raise SessionClosed(self.session_id) from error
         except Fenced:
             if self.on_fenced is None:
                 raise
@@ -374,6 +382,7 @@ class SessionLog:
             patience=patience,
             is_kept=is_kept,
             is_awaited=is_awaited,
+            follows=not (step and type(step[0]) is Opened),  # written out, as each step comes here
             creation=None if creation is None or creation.is_written else creation,
         )
 

@@ -12,7 +12,7 @@ import trio
 from actgent.actors.timer import Timer
 from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
-from actgent.errors import Fenced, JournalError, SessionMoved, Stopped, kind_of
+from actgent.errors import Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored import plain_fields, restored_failure
 from actgent.errors.wording import own_words
 from actgent.journal.records import NOT_KEPT, Appended, Ended, Failed, Resumed
@@ -204,6 +204,8 @@ class TurnLifecycle:
             if not is_open_failure(kind, error):  # in one step with the results that close its calls
                 log.add(*(failed_record(message.id, kind, error) for message in messages))
             await log.flush()
+        except SessionClosed:
+            pass  # it is erased, and there is nothing that a later start could do otherwise
         except (JournalError, Fenced) as lost:
             return _chained(lost, error) if not is_open_failure(kind, error) else error
         turn.control.is_recorded = True
@@ -286,6 +288,8 @@ class TurnLifecycle:
         if records:
             try:
                 await log.write(*records)
+            except SessionClosed:
+                return error  # it is erased
             except (JournalError, Fenced) as lost:
                 return _chained(lost, error)
             for acceptance, record in zip(acceptances, records, strict=True):

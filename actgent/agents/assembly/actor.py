@@ -123,6 +123,7 @@ def build_opener(
         runtime.elsewhere,
         is_told,
         state_check,
+        runtime.agents.openings_of(actor.name),
     )
     actor.runner.connect(on_released=_on_released(actor, runtime.accounts), on_suspended=intake.send_away)
     if runtime.elsewhere is not None:

@@ -694,6 +694,8 @@ class GroupedJournal(StoredJournal):
         if self._heads.doubts:
             await self._settle_doubts(by_session)
         before = await self._known_heads(list(by_session))
+        if len(before) < len(by_session):
+            by_session = self._queue.refuse_orphans(group, by_session, before)
         return self._queue.refuse_seconds(group, by_session, before), before
 
     async def _find_there(self, keys: Sequence[SessionKey]) -> set[SessionKey]:

@@ -17,13 +17,16 @@ from actgent.errors import (
     JournalFull,
     JournalSlow,
     SessionExists,
+    SessionNotFound,
 )
 from actgent.journal.base import Creation
 from actgent.journal.listing import SessionKey
+from actgent.support.logs import Each, logger_of
 from actgent.support.quick_init import maker
 
 from .steps import Head, JournalStep, find_parent
 
+_log = logger_of(__name__)
 GROUP_STEPS = 1000
 GROUP_BYTES = 16_000_000
 """Bounds of one transaction; a single larger step is written all the same."""
@@ -196,6 +199,31 @@ class StepQueue:
             if queued.step.is_refused and not queued.is_over:
                 self._answer(queued)
         return {key: steps for key, steps in admitted.items() if steps}
+
+    def refuse_orphans(
+        self, group: Iterable[QueuedStep], by_session: Steps, known: Container[SessionKey]
+    ) -> Steps:
+        """Refuse steps of sessions that are gone, which would begin a session without its first record.
+
+        Returns the steps that are to be written: a session that begins with a later step is written from that on.
+        """
+        gone = [key for key, steps in by_session.items() if key not in known and steps[0].follows]
+        if not gone:
+            return by_session
+        left = dict(by_session)
+        refused: set[int] = set()
+        for key in gone:
+            rest = [*itertools.dropwhile(lambda step: not step.begins, left.pop(key))]
+            refused.update(id(step) for step in by_session[key][: len(by_session[key]) - len(rest)])
+            self.kept.pop(key, None)
+            if rest:
+                left[key] = rest
+            _log.warning("agent %s: session %s is erased, so records of it are not written", *map(Each, key))
+        for queued in group:
+            if id(queued.step) in refused and not queued.is_over:
+                queued.error = SessionNotFound(*queued.step.key)
+                self._answer(queued)
+        return left
 
     # --- what came of it ------------------------------------------------------------------
 

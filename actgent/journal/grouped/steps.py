@@ -66,6 +66,8 @@ class JournalStep:
     """All records as they were given, which may have changed since; empty where only the bytes are known."""
     creation: Creation | None = None
     """Of the session that it is of, if that is new."""
+    follows: bool = False
+    """As in `Entry`."""
 
     @property
     def begins(self) -> bool:
@@ -182,7 +184,7 @@ def encode_entry(entry: Entry) -> JournalStep:
     marks, creation = [record for record in records if type(record) in _MARKING], entry.creation
     if creation is None and marks and type(marks[0]) is Opened:
         creation = Creation()
-    return _make_step(key, len(records), body, marks, records, creation)
+    return _make_step(key, len(records), body, marks, records, creation, entry.follows)
 
 
 def join_steps(steps: Sequence[JournalStep]) -> JournalStep:

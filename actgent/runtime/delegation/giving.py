@@ -367,7 +367,9 @@ class Delegation:
         if any(isinstance(record, Closed) for record in records):
             raise SessionClosed(task.parent_id)
         if not is_accepted(records, accepted.message.id):
-            entry = Entry(session_id=task.parent_id, agent=task.parent_agent, records=(accepted,))
+            entry = Entry(
+                session_id=task.parent_id, agent=task.parent_agent, records=(accepted,), follows=True
+            )
             await journal.commit(entry, epoch=epoch)
 
 

@@ -129,7 +129,7 @@ async def _keep(journal: Journal, key: SessionKey, rating: Rated) -> bool:
     known = (await read_ratings(journal, key, rating.message_id)).get(rating.by)
     if known is not None and attrs.evolve(known, at=rating.at) == rating:
         return False
-    entry = Entry(session_id=key.session_id, agent=key.agent, records=(rating,))
+    entry = Entry(session_id=key.session_id, agent=key.agent, records=(rating,), follows=True)
     await journal.commit(entry, epoch=epoch)
     first = await journal.read(key.session_id, agent=key.agent, limit=1)
     if not first or not isinstance(first[0], Opened):  # erased meanwhile: nothing of it is to come back

@@ -90,7 +90,7 @@ class SessionOpener:
     state_check: StateCheck | None = None
     """The check of each change of a session's state; None: any change is taken."""
     _opening: Openings = attrs.field(factory=Openings)
-    """By id those that are just made again, or made under an id that was given."""
+    """By id those that are just made again, or made under an id that was given; see `Directory.openings_of`."""
 
     # --- new ones --------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class SessionOpener:
         may_be_there = context.log is not None and context.log.withdraw()
         self.running.lifecycle.discard(context)
         if may_be_there:
-            opening = Opening(erases=True)
+            opening = Opening(erases=True, under=self._opening.get(context.id))
             if self.running.runner.start_soon(self._erase, context.id, opening):
                 self._opening[context.id] = opening  # whoever wants the id waits for that
                 with trio.move_on_after(ERASE_PATIENCE, shield=True):
@@ -385,7 +385,8 @@ class SessionOpener:
 
     def openings(self, is_wanted: Callable[[str], bool]) -> list[trio.Event]:
         """What is set when the sessions are open, or are not, that are just opened."""
-        return [each.done for session_id, each in self._opening.items() if is_wanted(session_id)]
+        wanted = [session_id for session_id in self._opening if is_wanted(session_id)]
+        return [each.done for session_id in wanted for each in self._opening.of(session_id)]
 
     def may_erase(self, session_id: str) -> bool:
         """Return True if no task opens or uses a session at this moment."""

@@ -35,6 +35,8 @@ class Opening:
     loaded: trio.Event = attrs.field(factory=trio.Event)
     """Set when the session is in memory, and its handlers may wait for somebody, or is not to be there."""
     done: trio.Event = attrs.field(factory=trio.Event)
+    under: "Opening | None" = None
+    """The one of the same session that had begun before, and that this one did not wait for."""
 
     @property
     def is_own(self) -> bool:
@@ -47,7 +49,11 @@ _within: ContextVar[tuple[Opening, ...]] = ContextVar("within", default=())
 
 
 class Openings(dict[str, Opening]):
-    """The sessions of an agent that are just opened or erased, by their ids, for those who wait for that."""
+    """The sessions of an agent that are just opened or erased, by their ids, for those who wait for that.
+
+    It outlives the runs of the agent in a runtime: an agent that starts waits for sessions that are being erased. Of several
+    openings of one session the newest is listed, with those `under` it.
+    """
 
     async def wait(self, session_id: str) -> None:
         """Wait until a session is not opened or erased any more; who is part of an opening waits for no other one."""
@@ -57,18 +63,22 @@ class Openings(dict[str, Opening]):
             await opening.done.wait()
 
     async def wait_loaded(self, session_id: str) -> None:
-        """Wait until a session that is just opened is in memory, or will not be."""
-        while (opening := self.get(session_id)) is not None and not opening.loaded.is_set():
+        """Wait until a session is in memory, or will not be, for each task that just opens it."""
+        while (opening := self._find_loading(session_id)) is not None:
             await opening.loaded.wait()
+
+    def _find_loading(self, session_id: str) -> Opening | None:
+        """Return an opening of a session that is not in memory yet; None if there is none."""
+        return next((each for each in self.of(session_id) if not each.loaded.is_set()), None)
 
     @contextmanager
     def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
         """A block in which a session is opened or erased, unless this is part of that."""
         known = self.get(session_id)
-        if known is not None and known.is_own:
+        if any(each.is_own for each in self.of(session_id)):
             yield
             return
-        opening = self[session_id] = Opening(erases)
+        opening = self[session_id] = Opening(erases, under=known)
         around = [each for each in _within.get() if not each.done.is_set()]
         token = None if erases else _within.set((*around, opening))
         try:
@@ -79,16 +89,29 @@ class Openings(dict[str, Opening]):
             self.end(session_id, opening)
 
     def note_loaded(self, session_id: str) -> None:
-        """A session that is opened is in memory."""
-        if (opening := self.get(session_id)) is not None:
-            opening.loaded.set()
+        """The calling task has a session in memory that it opens."""
+        for opening in self.of(session_id):
+            if opening.is_own:
+                opening.loaded.set()
+
+    def of(self, session_id: str) -> Iterator[Opening]:
+        """The openings of a session, the newest first."""
+        opening = self.get(session_id)
+        while opening is not None:
+            yield opening
+            opening = opening.under
 
     def end(self, session_id: str, opening: Opening) -> None:
         """Let those go on who wait."""
-        if self.get(session_id) is opening:
-            del self[session_id]
         opening.loaded.set()
         opening.done.set()
+        left = self.get(session_id)
+        while left is not None and left.done.is_set():
+            left = left.under
+        if left is not None:
+            self[session_id] = left
+        else:
+            self.pop(session_id, None)
 
 
 class DepsMissingCheck(typing.Protocol):

@@ -1,5 +1,6 @@
 """Sessions that are erased."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -7,8 +8,12 @@ import trio
 import trio.testing
 
 from actgent import BareAgent, ScriptedLLM, SessionClosed, SessionNotFound, ToolCall, open_runtime, tool
+from actgent.journal.base import Entry
 from actgent.journal.memory import MemoryJournal
+from actgent.journal.records import Opened, Unwanted
 from actgent.journal.wrapped import WrappedJournal
+from actgent.messages import Sender
+from actgent.testing import FaultyJournal
 
 
 def agent_of(script, **options):
@@ -230,9 +235,11 @@ async def test_what_is_made_below_a_session_while_it_is_deleted_is_gone(autojump
 class SlowToLoad(WrappedJournal):
     """Takes its time to tell what it has read of a session."""
 
+    seconds = 1
+
     async def load_tail(self, session_id, *, agent):
-        tail = await super().load_tail(session_id, agent=agent)
-        await trio.sleep(1)
+        tail, seconds = await super().load_tail(session_id, agent=agent), self.seconds
+        await trio.sleep(seconds)
         return tail
 
 
@@ -266,3 +273,146 @@ async def test_a_session_that_is_just_opened_is_erased_with_the_rest(autojump_cl
             await trio.sleep(10)
             assert await ids(inner) == []
             await agent.create_session("ada", session_id="s")
+
+
+class SlowToErase(WrappedJournal):
+    """Takes a second before it erases a session."""
+
+    async def delete(self, session_id, *, agent=None):
+        await trio.sleep(1)
+        await super().delete(session_id, agent=agent)
+
+
+@pytest.mark.parametrize("first", ["delete", "start"])
+async def test_an_agent_that_starts_while_its_session_is_deleted(autojump_clock, first):
+    """Its model is not shown the deleted session, and nothing of the session comes back into the journal."""
+    asked = []
+
+    async def answer(chat):
+        asked.append(chat.messages[-1].parts[0].text)
+        await trio.sleep(60)
+        return "hi"
+
+    def make():
+        return BareAgent("a", llm=ScriptedLLM(answer, keep=0), grace=0)
+
+    async with MemoryJournal().running() as inner:
+        with trio.move_on_after(5):
+            async with open_runtime(journal=inner) as runtime:
+                agent = await runtime.start(make())
+                await (await agent.create_session("ada", session_id="s")).chat("secret")
+                await trio.sleep_forever()
+        assert asked == ["secret"]
+        async with open_runtime(journal=SlowToErase(inner)) as runtime, trio.open_nursery() as nursery:
+            if first == "start":
+                nursery.start_soon(runtime.start, make())
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(partial(runtime.delete_session, "s", agent="a"))
+            else:
+                nursery.start_soon(partial(runtime.delete_session, "s", agent="a"))
+                await trio.sleep(0.5)
+                nursery.start_soon(runtime.start, make())
+            await trio.sleep(0.9)
+            at_last = len(asked)
+            await trio.sleep(100)
+            assert await ids(inner) == []
+        if first == "delete":
+            assert asked == ["secret"]
+        assert len(asked) == at_last
+        async with open_runtime(journal=inner) as runtime:
+            await runtime.start(make())
+            assert await ids(inner) == []
+
+
+async def test_a_message_on_its_way_into_a_session_that_is_just_made_and_deleted(autojump_clock):
+    """The session's first step is written slowly; a message that waits for that does not bring the session back."""
+
+    async def slow(_):
+        await trio.sleep(1)
+
+    async with FaultyJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(["hi"]))
+        refused = []
+
+        @agent.on_session
+        async def speak(session):
+            nursery.start_soon(say, session)
+            nursery.start_soon(say, session)
+            await trio.sleep(0.1)
+            nursery.start_soon(partial(runtime.delete_session, "s", agent="a"))
+
+        async def say(session):
+            try:
+                await session.chat("hello")
+            except SessionClosed:
+                refused.append(session.id)
+
+        journal.fault = slow
+        async with trio.open_nursery() as nursery:
+            with contextlib.suppress(SessionClosed):
+                await agent.create_session("ada", session_id="s")
+        await trio.sleep(60)
+        assert await ids(journal) == []
+        assert refused
+
+
+async def test_a_session_that_two_tasks_load_is_deleted(autojump_clock):
+    """One of them loads it as it opens another session, so that it does not wait for the first: the delete waits for both."""
+    async with MemoryJournal().running() as inner:
+        async with open_runtime(journal=inner) as runtime:
+            agent = await runtime.start(agent_of(["hi"]))
+            await (await agent.create_session("ada", session_id="s")).chat("a")
+        journal = SlowToLoad(inner)
+        async with open_runtime(journal=journal) as runtime, trio.open_nursery() as nursery:
+            agent = await runtime.start(agent_of(["hi"]))
+            opened = []
+
+            @agent.on_session
+            async def look(session):
+                if session.id == "new":
+                    opened.append(await agent.open_session("s"))
+
+            async def first():
+                with contextlib.suppress(SessionNotFound, SessionClosed):
+                    session = await agent.open_session("s")
+                    await session.chat("more")
+
+            journal.seconds = 0.3
+            nursery.start_soon(first)
+            await trio.sleep(0.1)
+            journal.seconds = 0.05
+            await agent.create_session("ada", session_id="new")
+            await runtime.delete_session("s", agent="a")
+            await trio.sleep(10)
+            assert await ids(inner) == ["new"]
+
+
+async def test_records_of_an_erased_session_are_refused_by_the_journal():
+    """A step that does not begin a session is not written if the session is gone, and its writer is told."""
+    async with MemoryJournal().running() as journal:
+        epoch = await journal.acquire()
+        owner = Sender("ada")
+        opened = Entry(session_id="s", agent="a", records=(Opened(owner=owner, created_at=1.0),))
+        later = Entry(session_id="s", agent="a", records=(Unwanted(message_id="m"),), follows=True)
+        await journal.commit(opened, epoch=epoch)
+        await journal.commit(later, epoch=epoch)
+        await journal.delete("s", agent="a")
+        with pytest.raises(SessionNotFound):
+            await journal.commit(later, epoch=epoch)
+        journal.write_soon(later, epoch=epoch)
+        assert await ids(journal) == []
+        await journal.commit(opened, epoch=epoch)
+        assert len(await journal.load("s", agent="a")) == 1
+
+
+async def test_a_state_change_by_a_former_process_of_the_agent_does_not_bring_a_session_back():
+    """A program holds a session over a stop of its agent; the session is deleted, and then its state changes."""
+    async with MemoryJournal().running() as journal, open_runtime(journal=journal) as runtime:
+        agent = await runtime.start(agent_of(["hi"]))
+        session = await agent.create_session("ada", "hello", session_id="s")
+        await session.wait_idle()
+        runtime.stop("a")
+        await runtime.delete_session("s", agent="a")
+        with contextlib.suppress(Exception):
+            session.state.dispatch(("set", {"x": 1}))
+        assert await ids(journal) == []
