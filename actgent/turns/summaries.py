@@ -9,7 +9,8 @@ from actgent.control.budget import Budget
 from actgent.errors import LimitReached, ModelError, PriceUnknown
 from actgent.journal.records import Said
 from actgent.llm.base import LLM, Answer, Chat
-from actgent.memory.summarizing import SUMMARY, Material, SummarizingView
+from actgent.memory.short_term import SUMMARY
+from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
 from actgent.sessions.context import SessionContext
 from actgent.support.foreign import failure_of

@@ -8,8 +8,8 @@ import attrs
 from actgent.journal.records import Appended, Ended, Fitting, Record, Said
 from actgent.llm.base import LLM, Answer, Chat
 from actgent.memory.base import Memory
-from actgent.memory.short_term import ShortTermMemory
-from actgent.memory.summarizing import SUMMARY, Summarizing, SummarizingView
+from actgent.memory.short_term import SUMMARY, ShortTermMemory
+from actgent.memory.summarizing import Summarizing, SummarizingView
 from actgent.messages import Message
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn

@@ -159,8 +159,10 @@ def put(taken: SessionSnapshot, reader: Reader, view: ModelView, earlier: Earlie
     conversation.former_ids = taken.call_ids
     context.mail.know_accepted(taken.accepted)
     context.mail.unwanted = dict(taken.unwanted) or None
-    for record in (*taken.waiting, *taken.failed):
-        reader.read(record)
+    for accepted in taken.waiting:
+        reader.read(accepted)
+    for failed in taken.failed:
+        reader.read(failed)
     reader.spent, reader.due = taken.spent, taken.due
     _put_aside(taken, context)
 

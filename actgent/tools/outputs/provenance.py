@@ -8,6 +8,8 @@ import attrs
 from actgent.messages import File, Medium, ToolResult
 from actgent.support.outside_text import mark_for, neutral
 
+__all__ = ["from_outside", "neutral"]
+
 
 def from_outside(result: ToolResult, origin: str) -> ToolResult:
     """The result with its words as data from `origin`, and with the mark that closes them."""
