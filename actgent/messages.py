@@ -249,24 +249,28 @@ MEDIA_TAGS: Mapping[str, type] = {"image": Image, "file": File}
 
 @attrs.frozen
 class Thinking(Serializable):
-    """What a model thought before it answered; goes back unchanged to the same dialect, never to another."""
+    """A model's reasoning before its answer. Clients send it back unchanged, and only to its source."""
 
     text: str
-    """What may be shown of it; empty where the provider hides it."""
+    """The readable reasoning; empty if the provider hides it."""
     dialect: str
-    """The API format that it came in: `openai`, `openai-responses` or `anthropic`."""
+    """The API format of the answer: `openai`, `openai-responses` or `anthropic`."""
     data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
-    """The provider's own block, with signature or encrypted content."""
+    """The provider's block, with its signature or encrypted content."""
+    source: str = attrs.field(default="", eq=False, repr=False)
+    """The provider that sent the block, see `Remote.source`; empty: any provider of the dialect may get it."""
 
 
 @attrs.frozen
 class Opaque(Serializable):
-    """A block of a provider that actgent only carries: a server tool's call, a citation list."""
+    """A provider's block that actgent stores and sends back: a server tool's call, citations, unknown fields."""
 
     dialect: str
-    """The API format that it came in, and the only one that it goes back to."""
+    """The API format of the answer; the block goes to no other format."""
     data: Mapping[str, Any] = attrs.field(repr=False)
-    """The provider's own block, unchanged."""
+    """The provider's block, unchanged."""
+    source: str = attrs.field(default="", eq=False, repr=False)
+    """As `Thinking.source`."""
 
 
 @for_tool_calls

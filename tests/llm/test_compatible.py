@@ -1,17 +1,21 @@
 """Providers by name: address, key and quirks of each, asked over real sockets."""
 
+import json
 import re
 from pathlib import Path
 
+import attrs
+import httpx2
 import pytest
 
+from actgent import OpenAI
 from actgent.errors import ConfigurationError, MissingKey
 from actgent.llm.base import Chat, ChatMessage, ResponseFormat
 from actgent.llm.clients.providers import COMPATIBLE
 from actgent.llm.fallback import Fallback
 from actgent.llm.models import PROVIDERS, resolve_model
 from actgent.llm.settings import load_settings
-from actgent.messages import Text, ToolCall, ToolResult, ToolSpec
+from actgent.messages import Image, Text, ToolCall, ToolResult, ToolSpec
 from actgent.testing import open_provider
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/models.md"
@@ -48,6 +52,23 @@ def provider(request):
     return request.param
 
 
+@pytest.fixture
+async def connect_as(monkeypatch):
+    """`connect_as("groq:m", *replies)`: a client of a provider of the table over a transport in memory."""
+    opened = []
+
+    def connect(named, *replies):
+        waiting = list(replies)
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(**waiting.pop(0)))
+        opened.append(httpx2.AsyncClient(transport=transport))
+        monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://mine.openai.azure.com")
+        return resolve_model(named, api_key="k", http_client=opened[-1])
+
+    yield connect
+    for client in opened:
+        await client.aclose()
+
+
 async def ignore(text, attempt):
     """Read a stream."""
 
@@ -82,7 +103,12 @@ async def test_calls_and_their_results_are_taken(provider, monkeypatch):
     assert streamed.usage.input_tokens > 0 or not row.has_stream_options
     first, second = (request.json for request in server.requests)
     assert first[row.limit] == 77
-    assert first["response_format"]["type"] == ("json_schema" if row.has_json_schema else "json_object")
+    if provider in ("gemini", "groq"):
+        assert "response_format" not in first  # it is refused together with tools; the prompt says the form
+    else:
+        assert first["response_format"]["type"] == (
+            "json_object" if provider == "deepseek" else "json_schema"
+        )
     assert ("stream_options" in second) is row.has_stream_options
 
 
@@ -159,3 +185,171 @@ def test_the_guide_has_the_same_table():
 def test_providers_are_listed_once():
     """The table adds to the providers with a client of their own, and hides none of them."""
     assert len(set(PROVIDERS)) == len(PROVIDERS) == len(COMPATIBLE) + 3
+
+
+# --- what goes back, and what does not ------------------------------------------------------------
+
+
+SIGNED = {
+    "id": "g1",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"a": 1}'},
+    "extra_content": {"google": {"thought_signature": "c2ln"}},
+}
+SECOND = {"id": "g2", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+
+
+def scripted(message, finish="tool_calls"):
+    """The two replies, whole and streamed, for one message."""
+    whole = {"choices": [{"index": 0, "message": message, "finish_reason": finish}]}
+    calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls", ()))]
+    delta = {**message, **({"tool_calls": calls} if calls else {})}
+    event = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    data = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
+    return (
+        {"status_code": 200, "json": whole},
+        {"status_code": 200, "headers": {"content-type": "text/event-stream"}, "content": data.encode()},
+    )
+
+
+async def sent_back(model, *, to=None, streams=False, asked=()):
+    """The assistant's message as `to` (or the model itself) gets it with the next request."""
+    answer = await model.complete(Chat(messages=ASKED[:1]), on_text=ignore if streams else None)
+    results = tuple(
+        ToolResult(call_id=f"id-{at}", tool_name="add", content="5") for at in range(len(answer.tool_calls))
+    )
+    parts = []
+    for part in answer.parts:
+        if isinstance(part, ToolCall):
+            part = attrs.evolve(part, id=f"id-{sum(isinstance(each, ToolCall) for each in parts)}")  # noqa: PLW2901
+        parts.append(part)
+    messages = (
+        *ASKED[:1],
+        ChatMessage("assistant", tuple(parts)),
+        ChatMessage("user", results or (Text("?"),)),
+    )
+    body = (to or model).encode(Chat(messages=messages))
+    return next(message for message in body["messages"] if message["role"] == "assistant")
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_unknown_fields_of_calls_and_messages_go_back_to_their_model(connect_as, streams):
+    """Gemini refuses the next request without its signature; no other model gets fields that it does not know."""
+    message = {"content": None, "tool_calls": [SIGNED, SECOND], "provider_specific_fields": {"a": 1}}
+    gemini = connect_as("gemini:gemini-3-pro-preview", *scripted(message)[streams:])
+    back = await sent_back(gemini, streams=streams)
+    assert [call.get("extra_content") for call in back["tool_calls"]] == [SIGNED["extra_content"], None]
+    assert back["provider_specific_fields"] == {"a": 1}
+    for other in ("gemini:gemini-2.5-pro", "groq:m", "mistral:m", "openrouter:m"):
+        gemini = connect_as("gemini:gemini-3-pro-preview", *scripted(message)[streams:])
+        back = await sent_back(gemini, to=connect_as(other), streams=streams)
+        assert not [call for call in back["tool_calls"] if set(call) != {"id", "type", "function"}]
+        assert "provider_specific_fields" not in back
+
+
+async def test_calls_of_other_models_have_googles_word_for_it(connect_as):
+    """Gemini 3 takes the calls of a conversation that began at another model."""
+    other = connect_as("deepseek:m", scripted({"content": None, "tool_calls": [SECOND, SECOND]})[0])
+    back = await sent_back(other, to=connect_as("gemini:gemini-3-pro-preview"))
+    words = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert [call.get("extra_content") for call in back["tool_calls"]] == [words, None]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_reasoning_goes_back_to_its_own_model_alone(connect_as, field, streams):
+    """DeepSeek wants its own in the next request; every other provider refuses or ignores it."""
+    replies = scripted({"content": "One.", field: "They want one."}, "stop")[streams:]
+    assert (await sent_back(connect_as("deepseek:m", *replies), streams=streams))[field] == "They want one."
+    for other in ("groq:m", "mistral:m", "deepseek:m2", "vllm:m"):
+        back = await sent_back(connect_as("deepseek:m", *replies), to=connect_as(other), streams=streams)
+        assert back == {"role": "assistant", "content": "One."}
+
+
+async def test_the_fields_of_a_cut_call_are_left_out_with_it(connect_as):
+    """They would belong to the call before it."""
+    cut = {**SIGNED, "id": "g3", "function": {"name": "add", "arguments": '{"a": '}}
+    model = connect_as("gemini:gemini-3-pro-preview", scripted({"tool_calls": [SECOND, cut]}, "length")[0])
+    back = await sent_back(model)
+    assert [call["function"]["arguments"] for call in back["tool_calls"]] == ['{"a":2}']
+    assert "c2ln" not in str(back)
+
+
+# --- the order of messages --------------------------------------------------------------------------
+
+
+def said_by(role, *texts):
+    return ChatMessage(role, tuple(map(Text, texts)))
+
+
+RESULTS = ChatMessage("tool", (ToolResult(call_id="call-1", tool_name="add", content="5"), Text("Go on.")))
+CALLED = ChatMessage("assistant", (ToolCall("add", {"a": 2}, id="call-1"),))
+
+
+@pytest.mark.parametrize("provider", ["mistral", "vllm"])
+async def test_an_assistant_stands_between_a_tool_and_a_user(connect_as, provider):
+    """Both refuse `user` after `tool`, which arises when a turn is stopped while its tool runs."""
+    body = connect_as(f"{provider}:m").encode(Chat(messages=(*ASKED[:1], CALLED, RESULTS)))
+    assert [each["role"] for each in body["messages"]] == ["user", "assistant", "tool", "assistant", "user"]
+    assert body["messages"][3]["content"]
+
+
+async def test_roles_alternate_for_chat_templates(connect_as):
+    """Templates of vLLM refuse neighbours of one role, and an assistant who begins; nothing of it is lost."""
+    picture = Image(media_type="image/png", data=b"png")
+    messages = (
+        said_by("assistant", "Welcome."),
+        said_by("user", "One."),
+        said_by("user", "Two."),
+        ChatMessage("user", (Text("Three."), picture)),
+        said_by("assistant", "A."),
+        ChatMessage("assistant", (Text("B."), *CALLED.parts)),
+        RESULTS,
+    )
+    body = connect_as("vllm:m").encode(Chat(system="S.", messages=messages))
+    roles = [each["role"] for each in body["messages"]]
+    assert roles == ["system", "user", "assistant", "user", "assistant", "tool", "assistant", "user"]
+    assert [item.get("text") for item in body["messages"][3]["content"]] == ["One.\n\nTwo.", "Three.", None]
+    assert body["messages"][4]["content"] == "A.\n\nB."
+    assert body["messages"][4]["tool_calls"]
+    plain = connect_as("openrouter:m").encode(Chat(messages=messages))
+    assert [each["role"] for each in plain["messages"]][:4] == ["assistant", "user", "user", "user"]
+
+
+async def test_arguments_that_are_no_json_do_not_break_the_next_request(connect_as):
+    """vLLM, llama.cpp and Ollama decode the arguments of earlier calls."""
+    broken = ChatMessage("assistant", (ToolCall("add", "{broken", id="call-1"),))
+    for provider in ("vllm:m", "ollama:m", "groq:m"):
+        body = connect_as(provider).encode(Chat(messages=(*ASKED[:1], broken, RESULTS)))
+        call = body["messages"][1]["tool_calls"][0]
+        assert json.loads(call["function"]["arguments"]) == {"invalid_json": "{broken"}
+
+
+# --- response formats ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "alone", "with_tools"),
+    [
+        ("groq:llama-3.3-70b-versatile", "json_object", None),
+        ("groq:openai/gpt-oss-120b", "json_schema", None),
+        ("gemini:gemini-2.5-flash", "json_schema", None),
+        ("gemini:gemini-3-pro-preview", "json_schema", "json_schema"),
+        ("deepseek:deepseek-v4-pro", "json_object", "json_object"),
+        ("openrouter:x/y", "json_schema", "json_schema"),
+    ],
+)
+async def test_response_formats_alone_and_with_tools(connect_as, model, alone, with_tools):
+    """A provider that refuses the two together is asked with the tools; the prompt says the form."""
+    client = connect_as(model)
+    for tools, kind in (((), alone), ((ADD,), with_tools)):
+        body = client.encode(Chat(messages=ASKED[:1], tools=tools, response_format=FORM))
+        assert body.get("response_format", {}).get("type") == kind
+
+
+async def test_an_address_of_the_table_has_its_row(connect_as):
+    """`OpenAI(base_url=...)` at a provider of the table takes care of the same differences."""
+    client = OpenAI("llama-3.3-70b-versatile", base_url="https://api.groq.com/openai/v1", api_key="k")
+    body = client.encode(Chat(messages=ASKED[:1], tools=(ADD,), response_format=FORM))
+    assert "response_format" not in body
+    await client.aclose()

@@ -6,9 +6,12 @@ Source: https://docs.claude.com/en/api/messages
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
+import httpx2
+
 from actgent.errors import UnsupportedPart
 from actgent.llm.base import Answer, Chat, ChatMessage, StopReason
 from actgent.llm.http import (
+    INVALID_JSON,
     PDF,
     PICTURES,
     Body,
@@ -75,6 +78,10 @@ class Anthropic(Remote):
     def _url(self, argument: str | None) -> str:
         # The SDK's paths begin with /v1, the addresses that people copy often end with it.
         return super()._url(argument).removesuffix("/v1")
+
+    def _source(self) -> str:
+        # The API itself drops the thoughts of models that the asked model cannot read; another host refuses them.
+        return f"{self.provider}@{httpx2.URL(self.base_url).host}"
 
     def encode(self, chat: Chat) -> Body:
         body: Body = {"max_tokens": chat.max_tokens or DEFAULT_MAX_TOKENS, "messages": _messages(chat)}
@@ -201,7 +208,7 @@ def _call(call: ToolCall) -> Body:
         "id": wire_id(call.id or call.provider_id or ""),
         "name": wire_name(call.name),
         # Only objects are allowed here; the model still sees what it wrote.
-        "input": {"invalid_json": arguments} if isinstance(arguments, str) else arguments,
+        "input": {INVALID_JSON: arguments} if isinstance(arguments, str) else arguments,
     }
 
 
@@ -296,7 +303,6 @@ class _MessageFold(Fold):
         self._message: Body = {}
         self._blocks: dict[int, Body] = {}
         self._pieces: dict[int, dict[str, list[str]]] = {}
-        self._ended = False
 
     def feed(self, event: Body) -> str:
         kind = event.get("type")
@@ -310,7 +316,7 @@ class _MessageFold(Fold):
         elif kind == "message_delta":
             self._finish(event)
         elif kind == "message_stop":
-            self._ended = True
+            self.ended = True
         return ""
 
     def _begin(self, index: int, block: Body) -> str:
@@ -336,7 +342,7 @@ class _MessageFold(Fold):
         self._message["usage"] = {**(self._message.get("usage") or {}), **usage}
 
     def body(self) -> Body | None:
-        if not self._ended:
+        if not self.ended:
             return None
         content = [_joined(block, self._pieces[index]) for index, block in sorted(self._blocks.items())]
         return {**self._message, "content": content}

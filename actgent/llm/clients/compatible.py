@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import os
-from typing import ClassVar, cast
+from typing import cast
 
 from actgent.llm.base import Chat
 from actgent.llm.http import Body, find_url
@@ -19,12 +19,10 @@ _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 class Compatible(OpenAI):
     """A model of one provider in the table; `client_class` makes the class of each."""
 
-    row: ClassVar[CompatibleProvider]
+    row: CompatibleProvider
 
     def encode(self, chat: Chat) -> Body:
         body = super().encode(chat)
-        if not self.row.has_json_schema and "response_format" in body:
-            body["response_format"] = {"type": "json_object"}
         if self.row.id_length:
             body["messages"] = [_with_short_ids(message, self.row.id_length) for message in body["messages"]]
         return body

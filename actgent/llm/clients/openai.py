@@ -4,17 +4,19 @@ Source: https://platform.openai.com/docs/api-reference/chat
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
 from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 from actgent.llm.http import (
+    CALL_FIELDS,
     PDF,
     PICTURES,
     Body,
     Fold,
     Remote,
+    RemoteOptions,
     Sdk,
     Takes,
     attached,
@@ -24,12 +26,12 @@ from actgent.llm.http import (
     described,
     is_strict,
     provider_error,
-    read_arguments,
     read_call,
     whole_calls,
     wire_id,
     wire_name,
     write_arguments,
+    write_object,
 )
 from actgent.messages import (
     File,
@@ -45,7 +47,15 @@ from actgent.messages import (
     Usage,
 )
 
+from .chat_order import in_order
+from .chat_stream import CompletionFold, delta_text
+from .providers import OPENAI, CompatibleProvider, row_at
+
 _DIALECT = "openai"
+_MESSAGE_FIELDS = "actgent.message_fields"
+"""Type of the opaque part that holds the provider's unknown fields of a message."""
+_UNSIGNED = "skip_thought_signature_validator"
+"""Google's word for a call that another model made (ai.google.dev/gemini-api/docs/thought-signatures)."""
 _STOPS: dict[str, StopReason] = {
     "length": "length",
     "max_tokens": "length",
@@ -78,6 +88,14 @@ class OpenAI(Remote):
     key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     url_variables: ClassVar[tuple[str, ...]] = ("OPENAI_BASE_URL",)
     default_url: ClassVar[str] = "https://api.openai.com/v1"
+    row: CompatibleProvider = OPENAI
+    """What the server at the other end takes and refuses."""
+
+    def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
+        """See `RemoteOptions`."""
+        super().__init__(model, **options)
+        if self.row is OPENAI and self._takes_video:
+            self.row = row_at(self._host)
 
     def _connect(self, **options: Any) -> Sdk:
         from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
@@ -85,16 +103,89 @@ class OpenAI(Remote):
         return make_sdk(**options)
 
     def encode(self, chat: Chat) -> Body:
-        body: Body = {"messages": list(_messages(chat, self._takes, self._takes_video))}
+        body: Body = {"messages": in_order(self._messages(chat), self.row)}
         if chat.tools:
             body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
         if chat.max_tokens is not None:
             body[self._limit_field()] = chat.max_tokens
-        if chat.response_format is not None:
-            body["response_format"] = {"type": "json_schema", "json_schema": _schema(chat.response_format)}
+        if chat.response_format is not None and (form := self._form(chat.response_format, bool(chat.tools))):
+            body["response_format"] = form
         return body
+
+    def _form(self, wanted: ResponseFormat, with_tools: bool) -> Body | None:  # noqa: FBT001 - one caller
+        """Return the response format that this model takes; None: only the prompt says the form."""
+        if with_tools and not re.search(self.row.format_with_tools, self.model):
+            return None
+        if not re.search(self.row.json_schema_models, self.model):
+            return {"type": "json_object"}
+        return {"type": "json_schema", "json_schema": _schema(wanted)}
+
+    def _messages(self, chat: Chat) -> Iterator[Body]:
+        if chat.system:
+            yield {"role": "system", "content": chat.system}
+        for message in chat.messages:
+            parts = message.parts
+            if len(parts) == 1 and type(parts[0]) is Text:
+                yield {
+                    "role": "assistant" if message.role == "assistant" else "user",
+                    "content": parts[0].text,
+                }
+            elif message.role == "assistant":
+                yield from self._said(message)
+            else:
+                yield from _heard(message, self._takes, self._takes_video)
+
+    def _said(self, message: ChatMessage) -> Iterator[Body]:
+        """Encode a message of the model: at most one in the request."""
+        body: Body = {}
+        content: list[Body] = []
+        calls: list[Body] = []
+        for part in message.parts:
+            if isinstance(part, Text):
+                content.append({"type": "text", "text": part.text})
+            elif isinstance(part, ToolCall):
+                if part.native:
+                    calls.append(_call(part, write_object if self.row.decodes_arguments else write_arguments))
+            elif isinstance(part, Thinking | Opaque):
+                if part.dialect == _DIALECT and part.source in ("", self.source):
+                    self._return(part, body, content, calls)
+            elif isinstance(part, Media):
+                raise UnsupportedPart(
+                    f"chat completions take no {type(part).__name__} in a message of the model's"
+                )
+        if calls:
+            if self.row.unsigned_calls and not any("extra_content" in call for call in calls):
+                calls[0] |= self._signed()
+            body["tool_calls"] = calls
+        if content or body:
+            yield {"role": "assistant", "content": _joined_content(content), **body}
+
+    def _return(self, part: Thinking | Opaque, body: Body, content: list[Body], calls: list[Body]) -> None:
+        """Add what the provider sent beside text and calls to the message that it belongs to."""
+        data = part.data
+        kind = data.get("type")
+        if kind == CALL_FIELDS:
+            if calls and self.row.takes_unknown_fields:
+                fields = dict(data["fields"])
+                calls[-1]["function"] |= fields.pop("function", {})
+                calls[-1] |= fields
+        elif kind == _MESSAGE_FIELDS:
+            if self.row.takes_unknown_fields:
+                body |= data["fields"]
+        elif "content" in data:
+            if part.source:
+                content += data["content"]
+        elif "audio" in data:
+            body["audio"] = {"id": data["audio"]["id"]}
+        elif isinstance(part, Thinking):
+            body |= {key: value for key, value in data.items() if re.fullmatch(self.row.reasoning, key)}
+
+    def _signed(self) -> Body:
+        """Return the fields that calls without a provider's signature get; Gemini 3 refuses unsigned calls."""
+        is_needed = re.search(self.row.unsigned_calls, self.model)
+        return {"extra_content": {"google": {"thought_signature": _UNSIGNED}}} if is_needed else {}
 
     def _takes(self, medium: Medium) -> bool:
         """Return True for what this model may be shown of a result, in a user's message behind it."""
@@ -116,19 +207,23 @@ class OpenAI(Remote):
         return {"stream": True, "stream_options": {"include_usage": True}}
 
     def fold(self) -> Fold:
-        return _CompletionFold()
+        return CompletionFold()
 
     def decode(self, body: Body, names: Mapping[str, str]) -> Answer:
         choice = _first_choice(body["choices"])
         if error := choice.get("error"):
             raise provider_error(error, model=self.name, secrets=self._secrets, headers={})
-        finish = choice.get("finish_reason")
+        # A server of text completions answers with `text` and without a message.
+        message = choice.get("message") or {"content": choice.get("text")}
+        parts, finish = _read_message(message, names, self.source), choice.get("finish_reason")
         if not finish:
-            raise ValueError("it has no finish_reason")
+            # Ollama sends whole answers without; the length of the HTTP body says that all of it is here.
+            if not parts:
+                raise ValueError("it has no finish_reason")
+            finish = "stop"
         if finish.lower() in _BREAKS:
             raise ValueError(f"its finish_reason is {finish!r}")
-        message = choice.get("message") or {}
-        parts, stop = _read_message(message, names), _STOPS.get(finish.lower(), "end")
+        stop = _STOPS.get(finish.lower(), "end")
         if message.get("refusal"):
             stop = "refusal"
         if stop == "end" and any(isinstance(part, ToolCall) for part in parts):
@@ -157,37 +252,12 @@ class OpenAI(Remote):
 # --- from ours to theirs ----------------------------------------------------------------------------
 
 
-def _messages(chat: Chat, takes: Takes, takes_video: bool) -> Iterator[Body]:  # noqa: FBT001 - passed on
-    if chat.system:
-        yield {"role": "system", "content": chat.system}
-    for message in chat.messages:
-        parts = message.parts
-        if len(parts) == 1 and type(parts[0]) is Text:
-            yield {"role": "assistant" if message.role == "assistant" else "user", "content": parts[0].text}
-        elif message.role == "assistant":
-            yield from _said(message)
-        else:
-            yield from _heard(message, takes, takes_video)
-
-
-def _said(message: ChatMessage) -> Iterator[Body]:
-    """A message of the model's: at most one in the request."""
-    body: Body = {}
-    texts = [part.text for part in message.parts if isinstance(part, Text)]
-    calls = [_call(part) for part in message.parts if isinstance(part, ToolCall) and part.native]
-    for part in message.parts:
-        if isinstance(part, Thinking) and part.dialect == _DIALECT:
-            body.update(part.data)
-        elif isinstance(part, Opaque) and part.dialect == _DIALECT and "audio" in part.data:
-            body["audio"] = {"id": part.data["audio"]["id"]}
-        elif isinstance(part, Media):
-            raise UnsupportedPart(
-                f"chat completions take no {type(part).__name__} in a message of the model's"
-            )
-    if calls:
-        body["tool_calls"] = calls
-    if texts or body:
-        yield {"role": "assistant", "content": "".join(texts) if texts else None, **body}
+def _joined_content(content: list[Body]) -> str | list[Body] | None:
+    if not content:
+        return None
+    if all(part.keys() == {"type", "text"} for part in content):
+        return "".join([part["text"] for part in content])
+    return content
 
 
 def _heard(message: ChatMessage, takes: Takes, takes_video: bool) -> Iterator[Body]:  # noqa: FBT001 - as above
@@ -253,8 +323,8 @@ def _file(part: File) -> Body:
     return {"type": "file", "file": {"filename": part.name, "file_data": data_url(part)}}
 
 
-def _call(call: ToolCall) -> Body:
-    function = {"name": wire_name(call.name), "arguments": write_arguments(call.arguments)}
+def _call(call: ToolCall, write: Callable[[Mapping[str, Any] | str], str]) -> Body:
+    function = {"name": wire_name(call.name), "arguments": write(call.arguments)}
     return {"id": wire_id(call.id or call.provider_id or ""), "type": "function", "function": function}
 
 
@@ -274,39 +344,66 @@ def _first_choice(choices: list[Body]) -> Body:
     return next((choice for choice in choices if choice.get("index") == 0), choices[0])
 
 
-def _read_message(message: Body, names: Mapping[str, str]) -> tuple[Part, ...]:
+_READ = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "audio", "annotations"})
+"""Fields of a message that are parts of the answer."""
+_REASONING_FIELDS = (
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "reasoning_text",
+    "thinking_blocks",
+)
+
+
+def _read_message(message: Body, names: Mapping[str, str], source: str) -> tuple[Part, ...]:
+    unknown = {
+        key: value
+        for key, value in message.items()
+        if value and key not in _READ and key not in _REASONING_FIELDS
+    }
     return (
-        *_read_thinking(message),
-        *_read_content(message.get("content")),
-        *_read_content(message.get("refusal")),
+        *_read_thinking(message, source),
+        *_read_content(message.get("content"), source),
+        *_read_content(message.get("refusal"), source),
         *(Opaque(_DIALECT, {key: message[key]}) for key in ("audio", "annotations") if message.get(key)),
-        *_read_calls(message, names),
+        *([Opaque(_DIALECT, {"type": _MESSAGE_FIELDS, "fields": unknown}, source)] if unknown else ()),
+        *_read_calls(message, names, source),
     )
 
 
-def _read_thinking(message: Body) -> Iterator[Part]:
+def _read_thinking(message: Body, source: str) -> Iterator[Part]:
     """`reasoning_content` (DeepSeek, vLLM) or `reasoning` with details (OpenRouter, Ollama), to go back as it came."""
-    data = {
-        key: message[key]
-        for key in ("reasoning_content", "reasoning", "reasoning_details")
-        if message.get(key)
-    }
+    data = {key: message[key] for key in _REASONING_FIELDS if message.get(key)}
     if data:
-        text = data.get("reasoning_content") or data.get("reasoning")
-        yield Thinking(text if isinstance(text, str) else "", _DIALECT, data)
+        texts = (data.get(key) for key in ("reasoning_content", "reasoning", "reasoning_text"))
+        yield Thinking(
+            next((text for text in texts if isinstance(text, str) and text), ""), _DIALECT, data, source
+        )
 
 
-def _read_content(content: object) -> Iterator[Part]:
+def _read_content(content: object, source: str) -> Iterator[Part]:
     if isinstance(content, str):
         if content:
             yield Text(content)
     elif isinstance(content, list):
         for item in content:
-            is_text = isinstance(item.get("text"), str)
-            yield Text(item["text"]) if is_text else Opaque(_DIALECT, {"content": [item]})
+            if isinstance(item, str):
+                yield Text(item)
+            elif isinstance(item.get("text"), str):
+                yield Text(item["text"])
+            elif item.get("type") == "thinking":
+                yield Thinking(_thoughts_of(item), _DIALECT, {"content": [item]}, source)
+            else:
+                yield Opaque(_DIALECT, {"content": [item]}, source)
 
 
-def _read_calls(message: Body, names: Mapping[str, str]) -> Iterator[Part]:
+def _thoughts_of(item: Body) -> str:
+    """Return the readable text of a content part of Mistral's reasoning models."""
+    thoughts = item.get("thinking")
+    return thoughts if isinstance(thoughts, str) else delta_text(thoughts or [])
+
+
+def _read_calls(message: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
     for call in message.get("tool_calls") or ():
         custom = call.get("custom")
         if custom:
@@ -314,142 +411,20 @@ def _read_calls(message: Body, names: Mapping[str, str]) -> Iterator[Part]:
         else:
             function = call["function"]
             yield read_call(function.get("name"), function.get("arguments"), call.get("id"), names)
+            yield from _read_fields(call, function, source)
     if legacy := message.get("function_call"):
         yield read_call(legacy.get("name"), legacy.get("arguments"), None, names)
 
 
-class _CompletionFold(Fold):
-    """Chunks carry pieces of one message; the first choice is the answer."""
-
-    def __init__(self) -> None:
-        self._body: Body = {}
-        self._choice: Body = {"index": 0}
-        self._message: Body = {}
-        self._calls: list[Body] = []
-        self._open: dict[int | None, Body] = {}
-        self._by_id: dict[str, Body] = {}
-
-    def feed(self, event: Body) -> str:
-        for key in ("id", "model", "usage", "x_groq"):
-            if event.get(key):
-                self._body[key] = event[key]
-        text = ""
-        for choice in event.get("choices") or ():
-            if (choice.get("index") or 0) == 0:
-                text += self._take(choice)
-        return text
-
-    def _take(self, choice: Body) -> str:
-        for key in ("finish_reason", "error"):
-            if choice.get(key):
-                self._choice[key] = choice[key]
-        delta = choice.get("delta") or {}
-        for call in delta.get("tool_calls") or ():
-            self._take_call(call)
-        for key, value in delta.items():
-            if value and key not in ("role", "tool_calls"):
-                _grow(self._message, key, value)
-        return _delta_text(delta.get("content")) + _delta_text(delta.get("refusal"))
-
-    def _take_call(self, delta: Body) -> None:
-        call = self._call_of(delta)
-        if delta.get("id"):
-            call["id"] = delta["id"]
-            self._by_id.setdefault(call["id"], call)
-        for kind in ("function", "custom"):
-            for field, value in (delta.get(kind) or {}).items():
-                if value:
-                    _grow(call.setdefault(kind, {}), field, value)
-
-    def _call_of(self, delta: Body) -> Body:
-        number, call_id = delta.get("index"), delta.get("id")
-        known = self._unnumbered(call_id) if number is None else self._open.get(number)
-        # Some servers number every call 0, or none: a new id then begins a new call, or without ids a new name.
-        if (
-            known is None
-            or (call_id and known.get("id") and call_id != known["id"])
-            or (not call_id and _begins_anew(delta, known))
-        ):
-            known = self._open[number] = {"function": {}}
-            self._calls.append(known)
-        return known
-
-    def _unnumbered(self, call_id: str | None) -> Body | None:
-        """The call that a piece without a number goes on with."""
-        if call_id:
-            return self._by_id.get(call_id)
-        return self._calls[-1] if self._calls else None
-
-    def body(self) -> Body | None:
-        if "finish_reason" not in self._choice and "error" not in self._choice:
-            return None
-        message = _joined({**self._message, "tool_calls": self._calls})
-        return {**self._body, "choices": [{**self._choice, "message": message}]}
+def _read_fields(call: Body, function: Body, source: str) -> Iterator[Part]:
+    """Return the fields of a call that this API does not define; Gemini's `extra_content` must come back with the call."""
+    fields = {key: value for key, value in call.items() if value is not None and key not in _CALL}
+    inner = {key: value for key, value in function.items() if value is not None and key not in _FUNCTION}
+    if inner:
+        fields["function"] = inner
+    if fields:
+        yield Opaque(_DIALECT, {"type": CALL_FIELDS, "fields": fields}, source)
 
 
-def _begins_anew(delta: Body, known: Body) -> bool:
-    """Return True for a piece without an id that brings a name and arguments although the call so far is whole."""
-    function = delta.get("function") or {}
-    if not (function.get("name") and function.get("arguments")):
-        return False
-    said, more = known["function"].get("arguments"), function["arguments"]
-    if not (isinstance(said, _Pieces) and isinstance(more, str)):
-        return False
-    # Most pieces are told by their ends: to read all that was said with each would take quadratic time.
-    is_between = said[-1].rstrip().endswith("}") and more.lstrip().startswith("{")
-    return is_between and isinstance(read_arguments("".join(said)), Mapping)
-
-
-def _delta_text(content: object) -> str:
-    if isinstance(content, list):
-        return "".join(item["text"] for item in content if isinstance(item.get("text"), str))
-    return content if isinstance(content, str) else ""
-
-
-_WHOLE = frozenset({"id", "index", "type", "name", "format"})
-"""Fields that come in one piece, though perhaps again and again."""
-
-
-class _Pieces(list[str]):
-    """Text that still grows: appending to a str in a dict copies it each time."""
-
-
-def _grow(target: Body, key: str, value: Any) -> None:
-    """Add a piece: text is appended, objects and numbered lists grow item by item, anything else replaces."""
-    known = target.get(key)
-    if isinstance(value, str) and key not in _WHOLE:
-        if isinstance(known, _Pieces):
-            known.append(value)
-        else:
-            target[key] = _Pieces([value])
-    elif isinstance(value, dict):
-        for inner, piece in value.items():
-            _grow(target.setdefault(key, {}), inner, piece)
-    elif isinstance(value, list):
-        for item in value:
-            _grow_list(target.setdefault(key, []), item)
-    else:
-        target[key] = value
-
-
-def _grow_list(known: list[Any], item: Any) -> None:
-    if not isinstance(item, dict):
-        known.append(item)
-        return
-    if not known or "index" not in item or _number(known[-1]) != _number(item):
-        known.append({})
-    for inner, piece in item.items():
-        _grow(known[-1], inner, piece)
-
-
-def _number(item: Body) -> tuple[Any, Any]:
-    return item.get("index"), item.get("type")
-
-
-def _joined(value: Any) -> Any:
-    """A grown value with its texts put together."""
-    if isinstance(value, _Pieces):
-        return "".join(value)
-    if isinstance(value, dict):
-        return {key: _joined(inner) for key, inner in value.items()}
-    return [_joined(inner) for inner in value] if isinstance(value, list) else value
+_CALL = frozenset({"id", "index", "type", "function", "custom"})
+_FUNCTION = frozenset({"name", "arguments"})

@@ -300,6 +300,7 @@ class _ResponseFold(Fold):
             self._items[event.get("output_index", len(self._items))] = event["item"]
         elif kind in _LAST:
             self._response = event["response"]
+            self.ended = True
         return ""
 
     def body(self) -> Body | None:

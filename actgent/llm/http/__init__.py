@@ -8,6 +8,8 @@ from .names import wire_id, wire_name
 from .sdk import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
 from .wire import (
+    CALL_FIELDS,
+    INVALID_JSON,
     Body,
     base64_text,
     count,
@@ -20,9 +22,12 @@ from .wire import (
     to_json,
     whole_calls,
     write_arguments,
+    write_object,
 )
 
 __all__ = [
+    "CALL_FIELDS",
+    "INVALID_JSON",
     "PDF",
     "PICTURES",
     "Body",
@@ -50,4 +55,5 @@ __all__ = [
     "wire_id",
     "wire_name",
     "write_arguments",
+    "write_object",
 ]

@@ -15,6 +15,7 @@ drop events without a name and accept a stream that ends before the answer does.
 
 import abc
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
@@ -51,12 +52,26 @@ from .prices import check_price, cost_of, reported_cost, window_of
 from .sdk import Sdk
 from .secrets import Secrets, checked_headers, secrets_in, without_login
 from .sse import EventDecoder, EventTooLarge
-from .wire import Body, check_decoded, to_json, with_words
+from .wire import (
+    Body,
+    check_decoded,
+    decode_leniently,
+    joined_surrogates,
+    split_surrogate,
+    to_json,
+    with_words,
+)
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT = 120.0
 _CLOSING = 1.0
 """Seconds that closing a connection may take when the call is over anyway."""
+_AFTER_ANSWER = 5.0
+"""Seconds in which usage or an end marker has to follow a complete answer."""
+_AFTER_END = 0.2
+"""Seconds that a stream may take to end after its end marker."""
+_SIGN_OF_LIFE = re.compile(rb"\[?[A-Za-z][\w .:-]{0,100}\]?")
+"""Data of proxies that is not JSON: `[PING]`, `ping`, `keep-alive`."""
 
 
 class RemoteOptions(TypedDict, total=False):
@@ -93,6 +108,10 @@ class Fold(abc.ABC):
 
     begun = False
     """True if an event has come; what fails after that is a broken answer."""
+    complete = False
+    """True if the answer has come, whatever becomes of the connection; its usage may still follow."""
+    ended = False
+    """True after the stream's end marker; the rest of the stream is not read."""
 
     @abc.abstractmethod
     def feed(self, event: Body) -> str:
@@ -146,6 +165,8 @@ class Remote(LLM):
         url = self._url(options.get("base_url"))
         # Libraries below log the address of each request, so what it logs in with goes as a header.
         self.base_url, login = without_login(url)
+        self.source = self._source()
+        """The provider, model and host by which blocks of its answers are known; see `Thinking.source`."""
         self._key = self._find_key(options.get("api_key"))
         given = checked_headers(options.get("extra_headers"))
         if login:
@@ -331,48 +352,68 @@ class Remote(LLM):
         return answer
 
     async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> Body:
-        fold, decoder = self.fold(), EventDecoder()
+        fold, decoder = self.fold(), _Stream()
         failure: BaseException | None = None
-        with trio.CancelScope() as scope:
-            async for chunk in response.aiter_bytes():
-                if failure is None:
-                    try:
-                        await call.show(self._take(decoder, chunk, fold, response), attempt)
-                    except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
-                        # Leaving the loop here would leave the library's nested generators half read;
-                        # cancelled at their next read, they close from within.
-                        failure = error
-                        scope.cancel()
+        try:
+            with trio.CancelScope() as scope:
+                async for chunk in response.aiter_bytes():
+                    if failure is None and not fold.ended:
+                        try:
+                            await call.show(self._take(decoder, chunk, fold, response), attempt)
+                        except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
+                            # Leaving the loop here would leave the library's nested generators half read;
+                            # cancelled at their next read, they close from within.
+                            failure = error
+                            scope.cancel()
+                        if fold.complete or fold.ended:
+                            # A connection whose stream ends now can be used again; some proxies keep it open.
+                            seconds = _AFTER_END if fold.ended else _AFTER_ANSWER
+                            scope.deadline = trio.current_time() + seconds
+        except (httpx2.HTTPError, httpx2.StreamError):
+            if not (fold.complete or fold.ended):
+                raise
         if failure is not None:
             raise failure
-        await call.show(self._take(decoder, None, fold, response), attempt)
+        if not fold.ended:
+            await call.show(self._take(decoder, None, fold, response), attempt)
         if (body := self._understood(fold.body, response)) is None:
-            raise self._broken("the stream ended before the answer did", response)
-        return body
+            raise self._broken(f"the stream ended before the answer did{decoder.remark}", response)
+        return joined_surrogates(body) if decoder.has_surrogates else body
 
     def _take(
-        self, decoder: EventDecoder, chunk: bytes | None, fold: Fold, response: httpx2.Response
+        self, stream: "_Stream", chunk: bytes | None, fold: Fold, response: httpx2.Response
     ) -> list[str]:
         """The pieces of text in what has come; None is the stream's end."""
-        return self._understood(lambda: list(self._texts(decoder, chunk, fold, response)), response)
+        return self._understood(lambda: list(self._texts(stream, chunk, fold, response)), response)
 
     def _texts(
-        self, decoder: EventDecoder, chunk: bytes | None, fold: Fold, response: httpx2.Response
+        self, stream: "_Stream", chunk: bytes | None, fold: Fold, response: httpx2.Response
     ) -> Iterator[str]:
-        for data in decoder.close() if chunk is None else decoder.feed(chunk):
-            if not data.strip() or data.startswith(b"[DONE]"):
-                continue  # A sign of life, or OpenAI's last line, which says nothing that counts.
-            event = self._parse(data, response)
-            self._check_error(event, response, begun=fold.begun)
-            fold.begun = True
-            if text := fold.feed(event):
-                yield text
+        for data in stream.events.close() if chunk is None else stream.events.feed(chunk):
+            if fold.ended:
+                return
+            if not (text := data.strip()):
+                continue
+            if text == b"[DONE]":
+                fold.ended = True
+            elif _SIGN_OF_LIFE.fullmatch(text):
+                stream.words = self._secrets.blotted(text.decode())
+            else:
+                event = self._parse(data, response, stream)
+                self._check_error(event, response, begun=fold.begun)
+                fold.begun = True
+                if piece := stream.shown(fold.feed(event)):
+                    yield piece
 
-    def _parse(self, data: bytes, response: httpx2.Response) -> Body:
+    def _parse(self, data: bytes, response: httpx2.Response, stream: "_Stream | None" = None) -> Body:
         try:
             value = msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            value = None
+            value = decode_leniently(data)
+            if stream is None:
+                value = joined_surrogates(value)
+            else:
+                stream.has_surrogates = True
         if not isinstance(value, dict):
             excerpt = self._secrets.blotted(_excerpt(data))
             raise self._broken(f"{excerpt} is not a JSON object", response)
@@ -475,6 +516,9 @@ class Remote(LLM):
         """By its host, and four characters that stand for the key."""
         return {f"{self._host} {self._rate_limit_key[-4:]}": self.governor}
 
+    def _source(self) -> str:
+        return f"{self.name}@{httpx2.URL(self.base_url).host}"
+
     @cached_property
     def _host(self) -> str:
         """Host of the API, with a port that is not the scheme's own. Kept because parsing takes 10 us."""
@@ -525,6 +569,29 @@ class Remote(LLM):
             return cost_of(usage, model, url=self.base_url)
         prompt, answer = self._price
         return (usage.input_tokens * prompt + usage.output_tokens * answer) / 1e6
+
+
+@attrs.define(eq=False)
+class _Stream:
+    """What is read of one stream, beside its fold."""
+
+    events: EventDecoder = attrs.field(factory=EventDecoder)
+    has_surrogates: bool = False
+    """True if an event may hold half of a character."""
+    words: str = ""
+    """The last data that was no JSON: a sign of life, or a server's last words."""
+    _half: str = ""
+
+    @property
+    def remark(self) -> str:
+        return f"; it said {self.words!r}" if self.words else ""
+
+    def shown(self, text: str) -> str:
+        """Return text for listeners: half of a character waits for its other half."""
+        if not self.has_surrogates:
+            return text
+        text, self._half = split_surrogate(self._half + text)
+        return text
 
 
 @attrs.frozen

@@ -11,12 +11,43 @@ import msgspec
 
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
-from actgent.messages import Media, Part, Text, Thinking, ToolCall, ToolResult
-from actgent.support.strict_json import loads, unique
+from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support.strict_json import decode_at, unique
 
 _DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
 Body = dict[str, Any]
 """A JSON object of the wire."""
+INVALID_JSON = "invalid_json"
+"""Member under which the model sees arguments that it wrote, and that are not JSON, where only objects are allowed."""
+_MAX_VALUES = 8
+"""JSON values in a row that are read from the arguments of one call."""
+CALL_FIELDS = "actgent.call_fields"
+"""Type of the opaque part that follows a call and holds the provider's unknown fields of that call."""
+
+
+def decode_leniently(data: bytes) -> Any:
+    """Decode JSON with a byte order mark, NaN, or halves of surrogate pairs, which stay halves; None if it is not JSON."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+def joined_surrogates(value: Any) -> Any:
+    """Return a decoded value whose texts are Unicode: halves of surrogate pairs are joined, single ones become U+FFFD."""
+    if isinstance(value, str):
+        if value.isascii():
+            return value
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {joined_surrogates(key): joined_surrogates(inner) for key, inner in value.items()}
+    return [joined_surrogates(inner) for inner in value] if isinstance(value, list) else value
+
+
+def split_surrogate(text: str) -> tuple[str, str]:
+    """Return a growing text as Unicode, and the half of a character at its end that waits for the other half."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    return joined_surrogates(text[: len(text) - len(half)]), half
 
 
 def to_json(value: object) -> bytes:
@@ -57,19 +88,42 @@ def result_text(result: ToolResult) -> str:
 
 
 def read_arguments(arguments: object) -> Mapping[str, Any] | str:
-    """A call's arguments as an object; text that is none stays as it is, and nothing at all is `{}`."""
+    """Return a call's arguments as an object, or the text that cannot be decoded.
+
+    `null`, an empty text and no arguments are `{}`.
+    Of several JSON values in a row the empty ones and repetitions are dropped: gateways send `{}` before the arguments,
+    or all of them once more at the end.
+    """
     if isinstance(arguments, Mapping):
         return arguments
     text = "" if arguments is None else arguments
     if not isinstance(text, str):
         return to_json(text).decode()
-    if not text.strip():
-        return {}
     try:
-        value = loads(text)
-    except ParseError:
+        value = _arguments_value(text)
+    except (ParseError, json.JSONDecodeError):
         return text
     return value if isinstance(value, dict) else text
+
+
+def _arguments_value(text: str) -> Any:
+    """Decode the one value of a text that is not empty.
+
+    Raises:
+        JSONDecodeError: The text is not JSON, or holds several different values.
+        ParseError: The text holds what cannot be stored.
+    """
+    found: Any = {}
+    for _ in range(_MAX_VALUES):
+        if not (text := text.strip(" \t\r\n\ufeff")):
+            return found
+        value, end = decode_at(text, 0)
+        text = text[end:]
+        if value not in (None, "", {}):
+            if found and repr(found) != repr(value):
+                break
+            found = value
+    raise json.JSONDecodeError("several values", text, 0)
 
 
 def check_decoded(data: bytes) -> None:
@@ -83,8 +137,13 @@ def check_decoded(data: bytes) -> None:
 
 
 def write_arguments(arguments: Mapping[str, Any] | str) -> str:
-    """A call's arguments as the JSON text that providers take."""
+    """Return a call's arguments as the JSON text that providers take; text that is not JSON stays as it is."""
     return arguments if isinstance(arguments, str) else to_json(arguments).decode()
+
+
+def write_object(arguments: Mapping[str, Any] | str) -> str:
+    """As `write_arguments`, for servers that decode the arguments of earlier calls: undecodable text becomes a member."""
+    return write_arguments({INVALID_JSON: arguments} if isinstance(arguments, str) else arguments)
 
 
 def read_call(name: object, arguments: object, call_id: object, names: Mapping[str, str]) -> ToolCall:
@@ -98,10 +157,18 @@ def read_call(name: object, arguments: object, call_id: object, names: Mapping[s
 
 
 def whole_calls(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """The parts of an answer that was cut, without the calls that have lost their end, or may have."""
-    kept = [part for part in parts if not (isinstance(part, ToolCall) and isinstance(part.arguments, str))]
-    if kept and isinstance(kept[-1], ToolCall) and not kept[-1].arguments:
-        kept.pop()
+    """Return the parts of an answer that was cut, without the calls that are cut or may be, and without their fields."""
+    last = next((part for part in reversed(parts) if isinstance(part, ToolCall)), None)
+    kept: list[Part] = []
+    drops_fields = False
+    for part in parts:
+        if isinstance(part, ToolCall):
+            drops_fields = isinstance(part.arguments, str) or (part is last and not part.arguments)
+            if drops_fields:
+                continue
+        elif drops_fields and isinstance(part, Opaque) and part.data.get("type") == CALL_FIELDS:
+            continue
+        kept.append(part)
     return tuple(kept)
 
 

@@ -1,0 +1,292 @@
+"""Fold the chunks of a streamed chat completion into the body of a whole one.
+
+Servers that call themselves compatible number, name and cut the pieces of a tool call in many ways. `CallAssembler`
+assigns each piece to its call; a call that cannot be assembled keeps its text, which is an error to the model.
+Source: https://platform.openai.com/docs/api-reference/chat-streaming
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from actgent.llm.http import Body, Fold, read_arguments, to_json
+
+_APPENDED_LISTS = frozenset({"thinking", "text"})
+"""Types of list items without a number that arrive in pieces (Mistral's thoughts, LiteLLM's thinking blocks)."""
+_WHOLE = frozenset({"id", "index", "type", "name", "format", "signature"})
+"""Text fields that arrive in one piece, though some servers repeat them in each chunk."""
+
+
+class CompletionFold(Fold):
+    """Chunks of one message. Only the choice with index 0 is read."""
+
+    def __init__(self) -> None:
+        self._body: Body = {}
+        self._choice: Body = {"index": 0}
+        self._message: Body = {}
+        self._content = ContentParts()
+        self._calls = CallAssembler()
+
+    def feed(self, event: Body) -> str:
+        for key in ("id", "model", "usage", "x_groq"):
+            if event.get(key):
+                self._body[key] = event[key]
+        text = ""
+        for choice in event.get("choices") or ():
+            if (choice.get("index") or 0) == 0:
+                text += self._take(choice)
+        return text
+
+    def _take(self, choice: Body) -> str:
+        for key in ("finish_reason", "error"):
+            if choice.get(key):
+                self._choice[key] = choice[key]
+                self.complete = True
+        delta = choice.get("delta") or {}
+        for piece in delta.get("tool_calls") or ():
+            self._calls.feed(piece)
+        if legacy := delta.get("function_call"):
+            self._calls.feed({"index": "function_call", "function": legacy})
+        for key, value in delta.items():
+            if key == "content":
+                self._content.feed(value)
+            elif value and key not in ("role", "tool_calls", "function_call"):
+                grow(self._message, key, value)
+        if isinstance(text := choice.get("text"), str):  # a server of text completions
+            self._content.feed(text)
+        return delta_text(delta.get("content")) + delta_text(delta.get("refusal")) + delta_text(text)
+
+    def body(self) -> Body | None:
+        if not self.complete:
+            return None
+        message = {**joined(self._message), "content": self._content.read(), "tool_calls": self._calls.read()}
+        return {**self._body, "choices": [{**self._choice, "message": message}]}
+
+
+# --- content ------------------------------------------------------------------------------------
+
+
+class ContentParts:
+    """The content of a message: strings and lists of parts in any order. Text is appended to the last text part."""
+
+    def __init__(self) -> None:
+        self._parts: list[Body] = []
+
+    def feed(self, content: object) -> None:
+        """Add the content of one delta."""
+        if isinstance(content, str):
+            if not content:
+                return
+            text = self._parts[-1].get("text") if self._parts else None
+            if isinstance(text, _Pieces):  # the usual case
+                text.append(content)
+            else:
+                _grow_item(self._parts, {"type": "text", "text": content})
+        elif isinstance(content, list):
+            for item in content:
+                _grow_item(self._parts, {"type": "text", "text": item} if isinstance(item, str) else item)
+        elif content:
+            _grow_item(self._parts, content)
+
+    def read(self) -> str | list[Body] | None:
+        """Return one string if all parts are text, else the list of parts; None if nothing came."""
+        if not self._parts:
+            return None
+        if all(part.keys() <= {"type", "text"} for part in self._parts):
+            return "".join(joined(part.get("text") or "") for part in self._parts)
+        parts: list[Body] = joined(self._parts)
+        return parts
+
+
+def delta_text(content: object) -> str:
+    """Return the readable text of a delta's content."""
+    if isinstance(content, list):
+        return "".join(map(_item_text, content))
+    return content if isinstance(content, str) else ""
+
+
+def _item_text(item: Any) -> str:
+    text = item if isinstance(item, str) else item.get("text")
+    return text if isinstance(text, str) else ""
+
+
+# --- tool calls ---------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class _Call:
+    id: str = ""
+    name: str = ""
+    kind: str = "function"
+    pieces: list[str] = attrs.field(factory=list)
+    """Of the arguments, or of a custom tool's input."""
+    fields: Body = attrs.field(factory=dict)
+    """Unknown fields of the call."""
+    function_fields: Body = attrs.field(factory=dict)
+    """Unknown fields of its function."""
+
+    def is_whole(self) -> bool:
+        """True if the arguments are a JSON object by now."""
+        # The last piece decides first: reading all pieces with each new one would take quadratic time.
+        last = self.pieces[-1].rstrip() if self.pieces else ""
+        return last.endswith("}") and isinstance(read_arguments("".join(self.pieces)), Mapping)
+
+    def is_filled(self) -> bool:
+        """True if the arguments are a JSON object that is not empty."""
+        return self.is_whole() and bool(read_arguments("".join(self.pieces)))
+
+    def read(self) -> Body:
+        text = "".join(self.pieces)
+        inner = {"name": self.name, ("input" if self.kind == "custom" else "arguments"): text}
+        return {**self.fields, "id": self.id, self.kind: {**self.function_fields, **inner}}
+
+
+class CallAssembler:
+    """Assigns the pieces of streamed tool calls to their calls.
+
+    1. The index decides; without an index the id does, and without both the piece belongs to the last call.
+    2. Only a piece with a name starts a call. A different id alone does not: some servers send a new id with each piece.
+    3. Servers that number every call 0 start the next one with a name after the arguments have become an object.
+    4. Pieces of a name are joined, unless they repeat the name.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[_Call] = []
+        self._by_index: dict[Any, _Call] = {}
+        self._by_id: dict[str, _Call] = {}
+
+    def feed(self, piece: Body) -> None:
+        """Add one item of a delta's `tool_calls`."""
+        kind = "custom" if piece.get("custom") else "function"
+        inner: Body = piece.get(kind) or {}
+        name, text = inner.get("name") or "", inner.get("input" if kind == "custom" else "arguments")
+        if not isinstance(text, str):
+            text = "" if text is None else to_json(text).decode()
+        call = self._call_of(piece, name, text)
+        call.kind = kind if name else call.kind
+        if name != call.name:
+            call.name += name
+        if text:
+            call.pieces.append(text)
+        _merge(call.fields, piece, without=("index", "id", "type", "function", "custom"))
+        _merge(call.function_fields, inner, without=("name", "arguments", "input"))
+
+    def read(self) -> list[Body]:
+        """Return the calls as a message that is not streamed has them."""
+        last = self._calls[-1:]
+        if last and self._is_repetition(last[0]):
+            return [call.read() for call in self._calls[:-1]]
+        return [call.read() for call in self._calls]
+
+    def _call_of(self, piece: Body, name: str, text: str) -> _Call:
+        index, call_id = piece.get("index"), piece.get("id") or ""
+        known = self._by_index.get(index) if index is not None else self._unnumbered(call_id)
+        if known is None and not name:
+            known = self._by_id.get(call_id) or self._unfinished(call_id, text)
+        if known is None or (name and _starts_next(known, call_id, name, text)):
+            known = _Call()
+            self._calls.append(known)
+        self._by_index.setdefault(index, known)
+        if name:
+            self._by_index[index] = known
+        if call_id and not known.id:
+            known.id = call_id
+            self._by_id.setdefault(call_id, known)
+        return known
+
+    def _unnumbered(self, call_id: str) -> _Call | None:
+        if call_id:
+            return self._by_id.get(call_id)
+        return self._calls[-1] if self._calls else None
+
+    def _unfinished(self, call_id: str, text: str) -> _Call | None:
+        """Return the last call if a piece without a name, with an unknown index and id, can only belong to it."""
+        last = self._calls[-1] if self._calls else None
+        if last is None or (text and last.is_filled()) or (call_id and not text):
+            return None
+        return last
+
+    def _is_repetition(self, call: _Call) -> bool:
+        """True for a call without id and arguments that has the name of the call before it."""
+        before = self._calls[-2] if len(self._calls) > 1 else None
+        return before is not None and before.name == call.name and not call.id and not call.pieces
+
+
+def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
+    """True if a piece with a name starts another call under the same index, or without any."""
+    if not known.name:
+        return False
+    if call_id and known.id:
+        return call_id != known.id and (name != known.name or known.is_whole())
+    if not known.pieces:
+        return False  # a piece of the name, or its repetition
+    if known.is_whole():
+        return not text or text.lstrip().startswith("{")
+    return name != known.name
+
+
+def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:
+    """Keep the fields of a piece; objects are merged, other values replaced."""
+    for key, value in piece.items():
+        if key in without or value is None:
+            continue
+        if isinstance(value, Mapping) and isinstance(known := target.get(key), dict):
+            _merge(known, value)
+        else:
+            target[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+# --- fields that grow -----------------------------------------------------------------------------
+
+
+class _Pieces(list[str]):
+    """Text that still grows: appending to a str in a dict copies it each time."""
+
+
+def grow(target: Body, key: str, value: Any) -> None:
+    """Add a piece of a field: text is appended, objects and lists grow item by item, other values replace."""
+    known = target.get(key)
+    if isinstance(value, str) and key not in _WHOLE:
+        if isinstance(known, _Pieces):
+            known.append(value)
+        else:
+            target[key] = _Pieces([value])
+    elif isinstance(value, dict):
+        if key == "extra_content":  # signatures, which are repeated and never cut
+            _merge(target.setdefault(key, {}), value)
+        else:
+            for inner, piece in value.items():
+                grow(target.setdefault(key, {}), inner, piece)
+    elif isinstance(value, list):
+        for item in value:
+            _grow_item(target.setdefault(key, []), item)
+    else:
+        target[key] = value
+
+
+def _grow_item(known: list[Any], item: Any) -> None:
+    if not isinstance(item, dict):
+        known.append(item)
+        return
+    if not known or not isinstance(known[-1], dict) or not _continues(known[-1], item):
+        known.append({})
+    for inner, piece in item.items():
+        grow(known[-1], inner, piece)
+
+
+def _continues(last: Body, item: Body) -> bool:
+    """True if an item is the next piece of the last item of its list."""
+    if "index" in item:
+        return (last.get("index"), last.get("type")) == (item["index"], item.get("type"))
+    is_piece = item.get("type") in _APPENDED_LISTS and last.get("type") == item.get("type")
+    return is_piece and "index" not in last and not last.get("signature")
+
+
+def joined(value: Any) -> Any:
+    """Return a grown value with its texts joined."""
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {key: joined(inner) for key, inner in value.items()}
+    return [joined(inner) for inner in value] if isinstance(value, list) else value
