@@ -8,11 +8,9 @@ What a model thinks goes back to it while it calls tools, and counts then; once 
 
 import re
 from collections.abc import Sequence
-from typing import TypeGuard
 
 import attrs
 
-from actgent.errors import BadRequest
 from actgent.messages import ChatMessage, Part, Text, Thinking, ToolCall, ToolResult, ToolSpec
 
 from .base import LLM, Answer, Chat
@@ -44,24 +42,6 @@ _DENSEST = 1.5
 _MOST_KNOWN = 10_000
 _densities: dict[int, float] = {}
 """Characters a token of long texts, by their hashes: the same ones stand in each request of a conversation."""
-_TOO_LONG_CODES = ("context_length_exceeded", "request_too_large", "string_above_max_length")
-_TOO_LONG_WORDS = (
-    "prompt is too long",
-    "maximum context length",
-    "context window",
-    "context length",
-    "input is too long",
-)
-_STATUS_TOO_LARGE = 413
-
-
-def is_too_long(error: Exception) -> TypeGuard[BadRequest]:
-    """Return True if a provider refused a request because it does not fit into the model's context."""
-    if not isinstance(error, BadRequest):
-        return False
-    text = str(error).casefold()
-    known = error.code in _TOO_LONG_CODES or error.status == _STATUS_TOO_LARGE
-    return known or any(words in text for words in _TOO_LONG_WORDS)
 
 
 def answer_room(llm: LLM, chat: Chat, window: int) -> int:

@@ -156,9 +156,7 @@ class OpenAI(Remote):
                     f"chat completions take no {type(part).__name__} in a message of the model's"
                 )
         if calls:
-            if self.row.unsigned_calls and not any("extra_content" in call for call in calls):
-                calls[0] |= self._signed()
-            body["tool_calls"] = calls
+            body["tool_calls"] = self._signed(calls)
         if content or body:
             yield {"role": "assistant", "content": _joined_content(content), **body}
 
@@ -182,10 +180,12 @@ class OpenAI(Remote):
         elif isinstance(part, Thinking):
             body |= {key: value for key, value in data.items() if re.fullmatch(self.row.reasoning, key)}
 
-    def _signed(self) -> Body:
-        """Return the fields that calls without a provider's signature get; Gemini 3 refuses unsigned calls."""
-        is_needed = re.search(self.row.unsigned_calls, self.model)
-        return {"extra_content": {"google": {"thought_signature": _UNSIGNED}}} if is_needed else {}
+    def _signed(self, calls: list[Body]) -> list[Body]:
+        """Mark the calls of a message that another model wrote: Gemini 3 refuses calls without a signature."""
+        is_signed = not self.row.unsigned_calls or any("extra_content" in call for call in calls)
+        if not is_signed and re.search(self.row.unsigned_calls, self.model):
+            calls[0]["extra_content"] = {"google": {"thought_signature": _UNSIGNED}}
+        return calls
 
     def _takes(self, medium: Medium) -> bool:
         """Return True for what this model may be shown of a result, in a user's message behind it."""

@@ -44,7 +44,7 @@ from actgent.messages import Usage
 from actgent.support.tracing import active_trace
 
 from .counting import TokenCounter
-from .failures import broken, provider_error
+from .failures import UnreadableCall, broken, provider_error
 from .keys import find_key, find_url
 from .media import RefusedMedia, media_in, without_media
 from .names import real_names
@@ -235,6 +235,8 @@ class Remote(LLM):
             chat = self._refused_media.left_out(chat)
         try:
             answer = await self._ask(chat, on_text, streams=streams)
+        except UnreadableCall as slip:
+            answer = slip.answer(real_names(chat.tools))
         except BadRequest as refused:
             answer = await self._ask_without_media(chat, on_text, refused, streams=streams)
         return answer if answer.model else attrs.evolve(answer, model=self.model)

@@ -4,7 +4,8 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from actgent.errors import (
@@ -18,6 +19,9 @@ from actgent.errors import (
     RateLimited,
 )
 from actgent.errors.printable import shown
+from actgent.llm.base import Answer
+from actgent.llm.overflow import OVERFLOW_CODES, STATUS_TOO_LARGE, says_too_long
+from actgent.messages import Text, ToolCall, Usage
 
 from .secrets import Secrets
 
@@ -38,11 +42,10 @@ _WORDS: dict[str, type[ModelError]] = {
     "overloaded_error": ProviderUnavailable,
     "server_is_overloaded": ProviderUnavailable,
     "timeout_error": ModelTimeout,
-    "request_too_large": BadRequest,
     "not_found_error": BadRequest,
     "model_not_found": BadRequest,
-    "context_length_exceeded": BadRequest,
     "content_filter": BadRequest,
+    **dict.fromkeys(OVERFLOW_CODES, BadRequest),
 }
 """Words that mean one thing whatever the status: `insufficient_quota` is a 429 that no waiting mends."""
 
@@ -63,7 +66,37 @@ _STATUSES: dict[int, type[ModelError]] = {
     409: ProviderUnavailable,
     429: RateLimited,
 }
+_STATUSES_OF_THE_KEY = (401, 402, 403)
 _MAX_TEXT = 1000
+_DURATION = re.compile(
+    r"(?:([\d.]+) ?d(?:ays?)?,? ?)?(?:([\d.]+) ?h(?:ours?)?,? ?)?(?:([\d.]+) ?m(?:in(?:utes?)?)?,? ?)?"
+    r"(?:([\d.]+) ?s(?:ec(?:onds?)?)?)?(?:([\d.]+) ?ms)?"
+)
+_TIME = r"(?:\d[\d.]* ?(?:ms|days?|d|hours?|h|minutes?|min|m|seconds?|sec|s)\b,? ?|\d[\d.]*(?:h|m)(?=\d))+"
+_WISH = re.compile(rf"(?:retry|try again) (?:in|after) ({_TIME})", re.IGNORECASE)
+"""The wait that a rate limit's text asks for."""
+_UNKNOWN_USAGE = Usage(cost=None)
+_SLIPS = frozenset({"tool_use_failed", "output_parse_failed", "json_validate_failed"})
+"""Codes of Groq for what its model wrote and its server could not read; the body has the text."""
+_CALLED = re.compile(r"<function[=(]\s*\"?([\w.-]+)|\"name\"\s*:\s*\"([\w.-]+)\"|^\W*([\w.-]+)\(")
+
+
+class UnreadableCall(BadRequest):
+    """A provider could not read what its model wrote; `generation` is that text."""
+
+    def __init__(self, message: str, *, generation: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.generation = generation
+
+    def answer(self, names: Mapping[str, str]) -> Answer:
+        """Return the text as an answer that the agent corrects: a call that never runs, or a text to check."""
+        found = _CALLED.search(self.generation) if self.code != "json_validate_failed" else None
+        if found is None:
+            return Answer(parts=(Text(self.generation),), usage=_UNKNOWN_USAGE)
+        name = next(filter(None, found.groups()))
+        return Answer(
+            parts=(ToolCall(names.get(name, name), self.generation),), stop="tool_calls", usage=_UNKNOWN_USAGE
+        )
 
 
 def provider_error(
@@ -76,14 +109,18 @@ def provider_error(
     fields: Mapping[str, Any] = detail if isinstance(detail, Mapping) else {"message": detail}
     words = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
     status = status or _status_in(fields)
-    kind = _kind(words, status)
+    text = _text(fields, status, secrets)
+    kind = _kind(words, status, text)
+    if (generation := _generation(words, fields)) is not None:
+        kind = partial(UnreadableCall, generation=generation)
+    wish = retry_after(headers)
     error = _build(
         kind,
-        _text(fields, status, secrets),
-        retry_after(headers),
+        text,
+        retry_delay(fields) if wish is None else wish,
         model=model,
         status=status,
-        code=shown(secrets.blotted(words[0])) if words else None,
+        code=shown(secrets.blotted(_code(words))) if words else None,
         request_id=request_id(headers, secrets),
     )
     if headers.get("x-should-retry") == "false":
@@ -117,7 +154,42 @@ def retry_after(headers: Headers) -> float | None:
         return None
 
 
-def _kind(words: list[str], status: int | None) -> type[ModelError]:
+def retry_delay(fields: Mapping[str, Any]) -> float | None:
+    """Seconds until the next attempt as an error body says them; None if it does not.
+
+    Gemini sends a google.rpc.RetryInfo and no Retry-After header; Groq, OpenAI and Azure say the time in their text.
+    """
+    details = fields.get("details")
+    for detail in details if isinstance(details, list) else ():
+        delay = detail.get("retryDelay") if isinstance(detail, Mapping) else None
+        if isinstance(delay, Mapping):  # a google.protobuf.Duration that was not written as text
+            delay = f"{delay.get('seconds') or 0}s"
+        if isinstance(delay, str) and (seconds := _seconds(delay)) is not None:
+            return seconds
+    metadata = fields.get("metadata")
+    headers = metadata.get("headers") if isinstance(metadata, Mapping) else None
+    if isinstance(headers, Mapping):  # OpenRouter passes the headers of its provider on
+        lower = {str(name).lower(): str(value) for name, value in headers.items()}
+        if (seconds := retry_after(lower)) is not None:
+            return seconds
+    found = _WISH.search(str(fields.get("message") or ""))
+    return None if found is None else _seconds(found[1])
+
+
+def _seconds(text: str) -> float | None:
+    """Seconds of a duration such as `1.5s`, `2m59.56s`, `250ms` or `6 seconds`; None if the text is something else."""
+    whole = _DURATION.fullmatch(text.strip())
+    if whole is None or not any(whole.groups()):
+        return None
+    units = (86_400, 3_600, 60, 1, 0.001)
+    return sum(float(count) * unit for count, unit in zip(whole.groups(), units, strict=True) if count)
+
+
+def _kind(words: list[str], status: int | None, text: str) -> type[ModelError]:
+    if status == STATUS_TOO_LARGE:
+        return BadRequest
+    if status not in _STATUSES_OF_THE_KEY and says_too_long(text):
+        return BadRequest
     for word in words:
         if word in _WORDS:
             return _WORDS[word]
@@ -131,6 +203,17 @@ def kind_of_status(status: int) -> type[ModelError]:
     if status >= 500:  # noqa: PLR2004 - HTTP's own border
         return ProviderUnavailable
     return _STATUSES.get(status, BadRequest)
+
+
+def _code(words: list[str]) -> str:
+    """Return the first word, unless another one says that the request was too long (llama.cpp: `code` is the status)."""
+    return next((word for word in words if word in OVERFLOW_CODES), words[0])
+
+
+def _generation(words: list[str], fields: Mapping[str, Any]) -> str | None:
+    """Return what the model wrote if the error is about that."""
+    text = fields.get("failed_generation")
+    return text if isinstance(text, str) and text.strip() and _SLIPS.intersection(words) else None
 
 
 def _status_in(fields: Mapping[str, Any]) -> int | None:
@@ -149,8 +232,10 @@ def _text(fields: Mapping[str, Any], status: int | None, secrets: Secrets) -> st
     return secrets.blotted(str(message))[:_MAX_TEXT]
 
 
-def _build(kind: type[ModelError], text: str, wish: float | None, **details: Any) -> ModelError:
-    if issubclass(kind, RateLimited | ProviderUnavailable):
+def _build(
+    kind: type[ModelError] | Callable[..., ModelError], text: str, wish: float | None, **details: Any
+) -> ModelError:
+    if isinstance(kind, type) and issubclass(kind, RateLimited | ProviderUnavailable):
         return kind(text, retry_after=wish, **details)
     return kind(text, **details)
 

@@ -1,0 +1,56 @@
+"""Tell from a provider's error whether a request was too long for its model."""
+
+import re
+from typing import TypeGuard
+
+from actgent.errors import BadRequest
+
+STATUS_TOO_LARGE = 413
+OVERFLOW_CODES = frozenset(
+    {
+        "context_length_exceeded",
+        "context_window_exceeded",
+        "exceed_context_size_error",
+        "model_context_window_exceeded",
+        "request_too_large",
+        "string_above_max_length",
+        "tokens_limit_reached",
+    }
+)
+"""Error codes and types, whatever the status."""
+_WORDINGS = (
+    r"(prompt|input|query|request|conversation) (is|was) too (long|large)",  # Anthropic, Bedrock, Fireworks
+    r"prompt too (long|large)",  # Ollama
+    r"(maximum|max|model'?s?) (context|model|sequence) (length|size|window)",  # OpenAI, vLLM, DeepSeek, SGLang
+    r"context[ _](window|length|size|limit)",  # OpenAI responses, llama.cpp, LM Studio, MiniMax, Anthropic
+    r"input token count.{0,60}exceeds",  # Gemini
+    r"input token count is \d+ but (the )?model only supports",  # Vertex
+    r"maximum prompt length",  # xAI
+    r"prompt token count.{0,40}exceeds",  # GitHub Copilot
+    r"reduce the length of (the|your) (messages|prompt|input)",  # Groq, OpenAI
+    r"request too large for",  # Groq and OpenAI: more than a minute's tokens
+    r"inputs?` (tokens|must have less)",  # TGI, Together
+    r"input tokens? exceed(s|ed)?\b",  # Nova, OpenAI
+    r"number of input tokens.{0,40}(exceed|cannot)",  # watsonx, Nova
+    r"too many input tokens",  # Nova
+    r"exceed(s|ed)?( the)?( model| maximum)? token limit",  # Kimi
+    r"input length.{0,60}exceed",  # Databricks, Ollama
+    r"tokens? (of|in) (the|your) (prompt|input|messages?).{0,40}exceed",
+    r"too many tokens: ",  # Cohere; Bedrock's "Too many tokens, please wait" is a rate limit
+    r"range of input length should be",  # DashScope
+)
+"""Wordings of providers; `tests/llm/test_overflow.py` has them as they were recorded."""
+_OVERFLOW = re.compile("|".join(_WORDINGS), re.IGNORECASE)
+
+
+def says_too_long(text: str) -> bool:
+    """True if the message of a provider's error says that the request does not fit into the model's context."""
+    return _OVERFLOW.search(text) is not None and "please wait" not in text.casefold()
+
+
+def is_too_long(error: Exception) -> TypeGuard[BadRequest]:
+    """True if a provider refused a request because it does not fit into the model's context."""
+    if not isinstance(error, BadRequest):
+        return False
+    known = error.code in OVERFLOW_CODES or error.status == STATUS_TOO_LARGE
+    return known or says_too_long(str(error))
