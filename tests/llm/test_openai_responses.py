@@ -56,7 +56,8 @@ async def test_the_whole_request(connect, said):
         "include": ["reasoning.encrypted_content"],
         "instructions": "Be kind.",
         "max_output_tokens": 5,
-        "tools": [{"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object"}, "strict": False}],
+        "tools": [{"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}},  # OpenAI refuses it without properties
+ "strict": False}],
         "text": {"format": {"type": "json_schema", "name": "r", "schema": {"type": "object"}, "strict": False}},
         "input": [
             {"role": "user", "content": [

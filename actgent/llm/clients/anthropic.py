@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Unpack
 import httpx2
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import Answer, Chat, ChatMessage, StopReason
+from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 from actgent.llm.http import (
+    ANTHROPIC_STYLE,
     INVALID_JSON,
     PDF,
     PICTURES,
@@ -18,18 +19,33 @@ from actgent.llm.http import (
     Fold,
     Remote,
     RemoteOptions,
+    SchemaStyle,
     Sdk,
+    answer_form,
     attached,
     base64_text,
     count,
     described,
+    offered,
     read_arguments,
     read_call,
     whole_calls,
     wire_id,
     wire_name,
 )
-from actgent.messages import File, Media, Medium, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+from actgent.messages import (
+    File,
+    Media,
+    Medium,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
@@ -59,6 +75,7 @@ class Anthropic(Remote):
     url_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_BASE_URL",)
     default_url: ClassVar[str] = "https://api.anthropic.com"
     default_max_tokens: ClassVar[int | None] = DEFAULT_MAX_TOKENS
+    style: SchemaStyle = ANTHROPIC_STYLE
     key_needed_everywhere: ClassVar[bool] = True
 
     def __init__(self, model: str, *, cache: bool = True, **options: Unpack[RemoteOptions]) -> None:
@@ -84,22 +101,30 @@ class Anthropic(Remote):
         return f"{self.provider}@{httpx2.URL(self.base_url).host}"
 
     def encode(self, chat: Chat) -> Body:
-        body: Body = {"max_tokens": chat.max_tokens or DEFAULT_MAX_TOKENS, "messages": _messages(chat)}
+        body: Body = {
+            "max_tokens": chat.max_tokens or DEFAULT_MAX_TOKENS,
+            "messages": _messages(chat, self.source),
+        }
         if chat.system.strip():
             body["system"] = [{"type": "text", "text": chat.system}]
-        if chat.tools:
-            body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
+        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+            body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
-        if chat.response_format is not None:
-            from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - loaded since the client was made
-
-            body["output_config"] = {
-                "format": {"type": "json_schema", "schema": closed_schema(chat.response_format.schema)}
-            }
+        if chat.response_format is not None and (form := self._form(chat.response_format)):
+            body["output_config"] = {"format": form}
         if self._cache:
             _mark(body)
         return body
+
+    def _form(self, wanted: ResponseFormat) -> Body | None:
+        from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - loaded since the client was made
+
+        try:
+            schema = closed_schema(answer_form(wanted.schema, self.style).schema)
+        except ValueError:  # the prompt says the form, and the answer is checked by it
+            return None
+        return {"type": "json_schema", "schema": schema}
 
     def fold(self) -> Fold:
         return _MessageFold()
@@ -112,7 +137,7 @@ class Anthropic(Remote):
         blocks = body["content"]
         if stop in ("length", "refusal") and blocks and _is_decoded_call(blocks[-1]):
             blocks = blocks[:-1]
-        parts = tuple(part for block in blocks for part in _read_block(block, names))
+        parts = tuple(part for block in blocks for part in _read_block(block, names, self.source))
         return Answer(
             parts=whole_calls(parts) if stop in ("length", "refusal") else parts,
             stop=stop,
@@ -138,12 +163,12 @@ class Anthropic(Remote):
 # --- from ours to theirs ----------------------------------------------------------------------------
 
 
-def _messages(chat: Chat) -> list[Body]:
+def _messages(chat: Chat, source: str) -> list[Body]:
     """Turns in strict alternation, the user's first: neighbours of one role become one message."""
     turns: list[Body] = []
     for message in chat.messages:
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _blocks(message)
+        blocks = _blocks(message, source)
         if not blocks:
             continue
         if turns and turns[-1]["role"] == role:
@@ -162,14 +187,14 @@ def _is_no_result(block: Body) -> bool:
     return bool(block["type"] != "tool_result")
 
 
-def _blocks(message: ChatMessage) -> list[Body]:
+def _blocks(message: ChatMessage, source: str) -> list[Body]:
     parts = message.parts
     if len(parts) == 1 and type(text := parts[0]) is Text:
         return [{"type": "text", "text": text.text}] if text.text.strip() else []
-    return list(_said(parts) if message.role == "assistant" else _heard(parts))
+    return list(_said(parts, source) if message.role == "assistant" else _heard(parts))
 
 
-def _said(parts: tuple[Part, ...]) -> Iterator[Body]:
+def _said(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
     text: Body = {}
     for part in parts:
         if isinstance(part, Text):
@@ -181,7 +206,7 @@ def _said(parts: tuple[Part, ...]) -> Iterator[Body]:
                 yield _call(part)
         elif isinstance(part, Media):
             raise UnsupportedPart(f"Anthropic takes no {type(part).__name__} in a message of the model's")
-        elif isinstance(part, Thinking | Opaque) and part.dialect == _DIALECT:
+        elif part.dialect == _DIALECT and part.source in ("", source):
             if part.data.get("type") == _CITATIONS:
                 text["citations"] = part.data["citations"]
             else:
@@ -252,8 +277,8 @@ def _document(part: File) -> Body:
     return {"type": "document", "source": source, "title": part.name}
 
 
-def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
-    return {"name": wire_name(name), **described(description), "input_schema": parameters}
+def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
+    return {"name": wire_name(tool.name), **described(tool.description), "input_schema": parameters}
 
 
 def _mark(body: Body) -> None:
@@ -276,19 +301,19 @@ _CITATIONS = "actgent.citations"
 """A mark after a text block whose citations it holds."""
 
 
-def _read_block(block: Body, names: Mapping[str, str]) -> Iterator[Part]:
+def _read_block(block: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
     kind = block["type"]
     if kind == "text":
         if block["text"]:
             yield Text(block["text"])
         if block.get("citations"):
-            yield Opaque(_DIALECT, {"type": _CITATIONS, "citations": block["citations"]})
+            yield Opaque(_DIALECT, {"type": _CITATIONS, "citations": block["citations"]}, source)
     elif kind in ("thinking", "redacted_thinking"):
-        yield Thinking(block.get("thinking") or "", _DIALECT, block)
+        yield Thinking(block.get("thinking") or "", _DIALECT, block, source)
     elif kind == "tool_use":
         yield read_call(block.get("name"), block.get("input"), block.get("id"), names)
     else:
-        yield Opaque(_DIALECT, block)
+        yield Opaque(_DIALECT, block, source)
 
 
 def _is_decoded_call(block: Body) -> bool:

@@ -15,16 +15,18 @@ from actgent.llm.http import (
     PICTURES,
     Body,
     Fold,
+    Inexpressible,
     Remote,
     RemoteOptions,
     Sdk,
     Takes,
+    answer_form,
     attached,
     base64_text,
     count,
     data_url,
     described,
-    is_strict,
+    offered,
     provider_error,
     read_call,
     whole_calls,
@@ -44,6 +46,7 @@ from actgent.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+    ToolSpec,
     Usage,
 )
 
@@ -96,6 +99,7 @@ class OpenAI(Remote):
         super().__init__(model, **options)
         if self.row is OPENAI and self._takes_video:
             self.row = row_at(self._host)
+        self.style = self.row.style
 
     def _connect(self, **options: Any) -> Sdk:
         from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
@@ -104,8 +108,8 @@ class OpenAI(Remote):
 
     def encode(self, chat: Chat) -> Body:
         body: Body = {"messages": in_order(self._messages(chat), self.row)}
-        if chat.tools:
-            body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
+        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+            body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
         if chat.max_tokens is not None:
@@ -118,9 +122,14 @@ class OpenAI(Remote):
         """Return the response format that this model takes; None: only the prompt says the form."""
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
+        try:
+            form = answer_form(wanted.schema, self.style)
+        except Inexpressible:
+            return None
         if not re.search(self.row.json_schema_models, self.model):
-            return {"type": "json_object"}
-        return {"type": "json_schema", "json_schema": _schema(wanted)}
+            return None if form.is_wrapped else {"type": "json_object"}
+        schema = {"name": wire_name(wanted.name), "schema": form.schema, "strict": form.strict}
+        return {"type": "json_schema", "json_schema": schema}
 
     def _messages(self, chat: Chat) -> Iterator[Body]:
         if chat.system:
@@ -328,13 +337,9 @@ def _call(call: ToolCall, write: Callable[[Mapping[str, Any] | str], str]) -> Bo
     return {"id": wire_id(call.id or call.provider_id or ""), "type": "function", "function": function}
 
 
-def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
-    function = {"name": wire_name(name), **described(description), "parameters": parameters}
+def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
+    function = {"name": wire_name(tool.name), **described(tool.description), "parameters": parameters}
     return {"type": "function", "function": function}
-
-
-def _schema(wanted: ResponseFormat) -> Body:
-    return {"name": wire_name(wanted.name), "schema": wanted.schema, "strict": is_strict(wanted.schema)}
 
 
 # --- from theirs to ours ----------------------------------------------------------------------------

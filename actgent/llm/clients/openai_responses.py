@@ -9,27 +9,42 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
-from actgent.llm.base import Answer, Chat, ChatMessage, StopReason
+from actgent.llm.base import Answer, Chat, ChatMessage, ResponseFormat, StopReason
 from actgent.llm.http import (
     PDF,
     PICTURES,
     Body,
     Fold,
+    Inexpressible,
     Remote,
     RemoteOptions,
+    SchemaStyle,
     Sdk,
+    answer_form,
     attached,
     count,
     data_url,
     described,
-    is_strict,
+    offered,
     read_call,
     whole_calls,
     wire_id,
     wire_name,
     write_arguments,
 )
-from actgent.messages import File, Image, Medium, Opaque, Part, Text, Thinking, ToolCall, ToolResult, Usage
+from actgent.messages import (
+    File,
+    Image,
+    Medium,
+    Opaque,
+    Part,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+    Usage,
+)
 
 _DIALECT = "openai-responses"
 _REASONING = re.compile(r"(.*/)?(o\d|codex|gpt-([5-9]|\d\d)(?!.*-chat-latest))")
@@ -79,19 +94,14 @@ class OpenAIResponses(Remote):
             body["include"] = ["reasoning.encrypted_content"]
         if chat.system:
             body["instructions"] = chat.system
-        if chat.tools:
-            body["tools"] = [_tool(tool.name, tool.description, tool.parameters) for tool in chat.tools]
+        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+            body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature
         if chat.max_tokens is not None:
             body["max_output_tokens"] = chat.max_tokens
-        if (wanted := chat.response_format) is not None:
-            form = {
-                "name": wire_name(wanted.name),
-                "schema": wanted.schema,
-                "strict": is_strict(wanted.schema),
-            }
-            body["text"] = {"format": {"type": "json_schema", **form}}
+        if chat.response_format is not None and (form := _form(chat.response_format, self.style)):
+            body["text"] = {"format": form}
         return body
 
     def _items(self, message: ChatMessage) -> Iterator[Body]:
@@ -114,7 +124,7 @@ class OpenAIResponses(Remote):
                 if part.native:
                     yield _call(part)
             elif isinstance(part, Thinking | Opaque):
-                if part.dialect != _DIALECT:
+                if part.dialect != _DIALECT or part.source not in ("", self.source):
                     continue
                 if part.data.get("type") == _PHASE:
                     phase = {"phase": part.data["phase"]}
@@ -138,7 +148,7 @@ class OpenAIResponses(Remote):
         status = body["status"]
         if status not in ("completed", "incomplete"):
             raise ValueError(f"its status is {status!r}")
-        parts = tuple(part for item in body["output"] for part in _read_item(item, names))
+        parts = tuple(part for item in body["output"] for part in _read_item(item, names, self.source))
         stop = self._stop(body, parts)
         return Answer(
             parts=parts if stop in ("end", "tool_calls") else whole_calls(parts),
@@ -228,26 +238,39 @@ def _call(call: ToolCall) -> Body:
     }
 
 
-def _tool(name: str, description: str, parameters: Mapping[str, Any]) -> Body:
+def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
     # strict is on by default here, and would refuse schemas with optional properties.
     return {
         "type": "function",
-        "name": wire_name(name),
-        **described(description),
+        "name": wire_name(tool.name),
+        **described(tool.description),
         "parameters": parameters,
         "strict": False,
+    }
+
+
+def _form(wanted: ResponseFormat, style: SchemaStyle) -> Body | None:
+    try:
+        form = answer_form(wanted.schema, style)
+    except Inexpressible:
+        return None
+    return {
+        "type": "json_schema",
+        "name": wire_name(wanted.name),
+        "schema": form.schema,
+        "strict": form.strict,
     }
 
 
 # --- from theirs to ours ----------------------------------------------------------------------------
 
 
-def _read_item(item: Body, names: Mapping[str, str]) -> Iterator[Part]:
+def _read_item(item: Body, names: Mapping[str, str], source: str) -> Iterator[Part]:
     kind = item.get("type")
     if kind == "message":
         yield from _read_message(item)
     elif kind == "reasoning":
-        yield Thinking(_reasoning_text(item), _DIALECT, item)
+        yield Thinking(_reasoning_text(item), _DIALECT, item, source)
     elif kind == "function_call":
         # A call that was cut says so itself; its text is kept from ever looking whole.
         whole = item.get("status") != "incomplete"
@@ -258,7 +281,7 @@ def _read_item(item: Body, names: Mapping[str, str]) -> Iterator[Part]:
             names.get(item["name"], item["name"]), item.get("input") or "", provider_id=item.get("call_id")
         )
     else:
-        yield Opaque(_DIALECT, item)
+        yield Opaque(_DIALECT, item, source)
 
 
 def _read_message(item: Body) -> Iterator[Part]:

@@ -5,6 +5,15 @@ from .failures import provider_error
 from .keys import find_url
 from .media import PDF, PICTURES, Takes, attached
 from .names import wire_id, wire_name
+from .schemas import (
+    ANTHROPIC_STYLE,
+    GEMINI_STYLE,
+    OPENAI_STYLE,
+    Inexpressible,
+    SchemaStyle,
+    answer_form,
+    offered,
+)
 from .sdk import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
 from .wire import (
@@ -15,7 +24,6 @@ from .wire import (
     count,
     data_url,
     described,
-    is_strict,
     read_arguments,
     read_call,
     result_text,
@@ -26,25 +34,31 @@ from .wire import (
 )
 
 __all__ = [
+    "ANTHROPIC_STYLE",
     "CALL_FIELDS",
+    "GEMINI_STYLE",
     "INVALID_JSON",
+    "OPENAI_STYLE",
     "PDF",
     "PICTURES",
     "Body",
     "EventTooLarge",
     "Fold",
+    "Inexpressible",
     "LineDecoder",
     "Remote",
     "RemoteOptions",
+    "SchemaStyle",
     "Sdk",
     "Takes",
+    "answer_form",
     "attached",
     "base64_text",
     "count",
     "data_url",
     "described",
     "find_url",
-    "is_strict",
+    "offered",
     "provider_error",
     "read_arguments",
     "read_call",

@@ -35,12 +35,12 @@ from actgent.errors import (
     ProviderUnavailable,
     nearest,
 )
-from actgent.llm.base import LLM, Answer, Chat, OnText
+from actgent.llm.base import LLM, Answer, Chat, OnText, ResponseFormat
 from actgent.llm.doors import Door
 from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_governor
 from actgent.llm.retry import Retry
 from actgent.llm.spans import ModelWork
-from actgent.messages import Usage
+from actgent.messages import Text, Usage
 from actgent.support.tracing import active_trace
 
 from .counting import TokenCounter
@@ -49,6 +49,7 @@ from .keys import find_key, find_url
 from .media import RefusedMedia, media_in, without_media
 from .names import real_names
 from .prices import check_price, cost_of, reported_cost, window_of
+from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, answer_form, unwrapped
 from .sdk import Sdk
 from .secrets import Secrets, checked_headers, secrets_in, without_login
 from .sse import EventDecoder, EventTooLarge
@@ -141,6 +142,8 @@ class Remote(LLM):
     default_url: ClassVar[str]
     default_max_tokens: ClassVar[int | None] = None
     """Sent where nobody says how long an answer may get; None sends nothing."""
+    style: SchemaStyle = OPENAI_STYLE
+    """The JSON Schemas that it accepts."""
     key_needed_everywhere: ClassVar[bool] = False
     """False: a server at an `http://` address, one's own, is asked without a key."""
 
@@ -233,13 +236,27 @@ class Remote(LLM):
         chat = self._with_defaults(chat)
         if self._refused_media:
             chat = self._refused_media.left_out(chat)
+        # The text of a wrapped answer is shown when it can be unwrapped.
+        is_wrapped = chat.response_format is not None and self._wraps(chat.response_format)
+        show = None if is_wrapped else on_text
         try:
-            answer = await self._ask(chat, on_text, streams=streams)
+            answer = await self._ask(chat, show, streams=streams)
         except UnreadableCall as slip:
             answer = slip.answer(real_names(chat.tools))
         except BadRequest as refused:
-            answer = await self._ask_without_media(chat, on_text, refused, streams=streams)
+            answer = await self._ask_without_media(chat, show, refused, streams=streams)
+        if is_wrapped:
+            answer = _unwrapped(answer)
+            if on_text is not None and answer.text:
+                await on_text(answer.text, 0)
         return answer if answer.model else attrs.evolve(answer, model=self.model)
+
+    def _wraps(self, wanted: ResponseFormat) -> bool:
+        """True if the provider is asked for the answer as a member of an object."""
+        try:
+            return answer_form(wanted.schema, self.style).is_wrapped
+        except Inexpressible:
+            return False
 
     async def _ask(self, chat: Chat, on_text: OnText | None, *, streams: bool) -> Answer:
         content = self._request(chat, streams=streams)
@@ -631,6 +648,15 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
     if "event-stream" in kind or "json" in kind:
         return "event-stream" in kind
     return asked or response.content.lstrip().startswith((b"data:", b"event:", b":"))
+
+
+def _unwrapped(answer: Answer) -> Answer:
+    """Return an answer with the member `response` of its object as its text; any other answer as it is."""
+    text = unwrapped(answer.text)
+    if text is None:
+        return answer
+    others = tuple(part for part in answer.parts if not isinstance(part, Text))
+    return attrs.evolve(answer, parts=(*others, Text(text)))
 
 
 def _detail(body: object) -> object:

@@ -189,19 +189,6 @@ def with_words(answer: Answer) -> Answer:
     return answer
 
 
-def is_strict(schema: object) -> bool:
-    """Return True for a JSON Schema in the form that OpenAI enforces: closed objects, every property required."""
-    if isinstance(schema, Mapping):
-        if schema.get("type") == "object" or "properties" in schema:
-            properties = schema.get("properties") or {}
-            if schema.get("additionalProperties") is not False or set(schema.get("required") or ()) != set(
-                properties
-            ):
-                return False
-        return all(is_strict(value) for value in schema.values())
-    return not isinstance(schema, list) or all(is_strict(value) for value in schema)
-
-
 def count(usage: Mapping[str, Any], *path: str) -> int:
     """A number of tokens out of a nested usage object; 0 where there is none."""
     value: object = usage

@@ -7,6 +7,7 @@ Pydantic is imported where a type of it is, and nowhere else.
 import enum
 import functools
 import json
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -23,6 +24,7 @@ _MARKS = ("__pydantic_core_schema__", "__get_pydantic_core_schema__", "__pydanti
 _PACKAGES = {"pydantic", "annotated_types"}
 """What is in `Annotated` and comes from them says what fits, and only pydantic knows how."""
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]+")
 Convert = Callable[[Any, Any], Any]
 """Reads a value as a type that msgspec knows, and builds what stands in it."""
 
@@ -92,7 +94,8 @@ def pydantic_placeholder(annotation: Any) -> type[Placeholder]:
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - half a second, for those who use it
     from pydantic.errors import PydanticUserError  # noqa: PLC0415
 
-    name = getattr(annotation, "__name__", "Value")
+    # `Page[Item]` of a generic model: brackets may not stand in a reference (RFC 3986).
+    name = _NO_NAME.sub("_", getattr(annotation, "__name__", "Value"))
     try:
         adapter: Any = TypeAdapter(annotation)
         adapter.json_schema()
@@ -225,7 +228,7 @@ def choice_placeholder(members: Sequence[Any]) -> type[Placeholder]:
         def read(cls, value: Any, convert: Convert) -> Any:
             return _read_member(_in_order(value, members, known_keys()), value, convert)
 
-    Choice.__name__ = "_or_".join(map(union_label, members))[:64]
+    Choice.__name__ = _NO_NAME.sub("_", "_or_".join(map(union_label, members)))[:64]
     return Choice
 
 
