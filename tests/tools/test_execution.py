@@ -78,8 +78,8 @@ async def test_native_flag_is_copied(native, arguments):
             'Invalid arguments for tool "add": they are not a JSON object (invalid JSON: Expecting property name enclosed in double quotes at character 1)',
         ),
         (
-            ToolCall("add", {"a": "5", "b": 1}),
-            'Invalid arguments for tool "add": /a: "5" is not of type "integer"',
+            ToolCall("add", {"a": "five", "b": 1}),
+            'Invalid arguments for tool "add": /a: "five" is not of type "integer"',
         ),
         (ToolCall("add", {"a": 1}), 'Invalid arguments for tool "add": "b" is a required property'),
     ],

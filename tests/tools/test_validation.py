@@ -1,5 +1,7 @@
 """actgent.tools.schemas.validation: arguments against a schema, and schemas from strangers."""
 
+import copy
+import json
 import types
 from pathlib import Path
 
@@ -27,7 +29,8 @@ VALIDATOR = ArgumentsValidator("x", SCHEMA)
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"a": "5"}, '/a: "5" is not of type "integer"'),
+        ({"a": "five"}, '/a: "five" is not of type "integer"'),
+        ({"a": "1.9"}, '/a: "1.9" is not of type "integer"'),
         ({"a": 1.9}, "/a: 1.9 is not"),
         ({"a": True}, "/a: true is not"),
         ({"a": float("nan")}, "/a: "),
@@ -48,6 +51,88 @@ def test_bad_arguments(arguments, reason):
         VALIDATOR.validate(arguments)
     assert str(caught.value).startswith('Invalid arguments for tool "x": ')
     assert reason in str(caught.value)
+
+
+COERCED = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "ratio": {"type": "number"},
+        "deep": {"$ref": "#/$defs/Deep"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "text": {"type": "string"},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "any": {},
+        "level": {"enum": [1, 2]},
+        "mixed": {"enum": [1, "2"]},
+        "flags": {"type": "array", "items": {"type": "boolean"}},
+        "pair": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
+        "table": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+    "$defs": {
+        "Deep": {
+            "type": "object",
+            "properties": {"on": {"type": ["boolean", "null"]}, "next": {"$ref": "#/$defs/Deep"}},
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ({"count": "3"}, {"count": 3}),
+        ({"count": " -3 "}, {"count": -3}),
+        ({"ratio": "1.5"}, {"ratio": 1.5}),
+        ({"ratio": "2"}, {"ratio": 2}),
+        ({"ratio": "1e3"}, {"ratio": 1000.0}),
+        ({"deep": {"on": "true", "next": {"on": "False"}}}, {"deep": {"on": True, "next": {"on": False}}}),
+        ({"deep": {"on": "null"}}, {"deep": {"on": None}}),
+        ({"deep": '{"on": "true"}'}, {"deep": {"on": True}}),
+        ({"maybe": "4"}, {"maybe": 4}),
+        ({"level": "2"}, {"level": 2}),
+        ({"flags": ["true", False]}, {"flags": [True, False]}),
+        ({"flags": '["true"]'}, {"flags": [True]}),
+        ({"pair": ["1", "1"]}, {"pair": [1, "1"]}),
+        ({"table": {"a": "1"}}, {"table": {"a": 1}}),
+        (
+            {"count": "3", "text": "3", "either": "3", "any": "3", "mixed": "2"},
+            {"count": 3, "text": "3", "either": "3", "any": "3", "mixed": "2"},
+        ),
+    ],
+)
+def test_values_sent_as_text_are_read_where_no_text_is_taken(sent, read):
+    """Small models write numbers and booleans in quotes; a text stays one wherever text is taken."""
+    before = copy.deepcopy(sent)
+    found = ArgumentsValidator("x", COERCED).validate(sent)
+    assert json.dumps(found) == json.dumps(read)
+    assert sent == before
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        {"count": "3.0"},
+        {"count": "1_000"},
+        {"count": "0x10"},
+        {"count": "٣"},
+        {"count": "007"},
+        {"count": ""},
+        {"count": "99999999999999999999999"},
+        {"count": True},
+        {"ratio": "nan"},
+        {"ratio": "1,5"},
+        {"flags": ["yes"]},
+        {"flags": [1]},
+        {"level": "3"},
+        {"text": 3},
+        {"flags": "true"},
+    ],
+)
+def test_nothing_else_is_coerced(sent):
+    """What could mean two things, or would be changed, is the model's to correct."""
+    with pytest.raises(InvalidArguments):
+        ArgumentsValidator("x", COERCED).validate(sent)
 
 
 def test_long_reason_is_cut():

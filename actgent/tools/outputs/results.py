@@ -1,15 +1,20 @@
 """What a tool returned or raised, as text that a model reads."""
 
+import base64
 import dataclasses
 import datetime as dt
 import decimal
 import enum
+import fractions
+import ipaddress
 import json
 import pathlib
 import re
+import types
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Coroutine, Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 import attrs
@@ -19,8 +24,21 @@ from actgent.errors import ToolError, UnusableResult
 from actgent.messages import Media
 from actgent.support.foreign import advice_on, leaves, telling_text
 
-_TEXTUAL = (uuid.UUID, pathlib.PurePath, decimal.Decimal)
-_TEMPORAL = (dt.date, dt.time)
+_TEXTUAL = (
+    uuid.UUID,
+    pathlib.PurePath,
+    decimal.Decimal,
+    fractions.Fraction,
+    complex,
+    dt.tzinfo,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    ipaddress.IPv4Network,
+    ipaddress.IPv6Network,
+    ipaddress.IPv4Interface,
+    ipaddress.IPv6Interface,
+)
+_BINARY = (bytes, bytearray, memoryview)
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """Control characters but for tab, line feed and carriage return: terminals and databases act on them."""
 _PICTURES = 0x2400
@@ -36,15 +54,21 @@ def _plain(value: object) -> Any:
         raise TypeError(
             f"{type(value).__name__} stands alone or in a list, not in other data: return [text, {type(value).__name__}(...)]"
         )
-    if isinstance(value, _TEMPORAL):
-        return value.isoformat()
-    if isinstance(value, _TEXTUAL):
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return value.value
+    for kinds, write in _STEPS:
+        if isinstance(value, kinds):
+            return write(value)
     if not isinstance(value, type) and (fields := _fields(value)) is not None:
         return fields
     return _elements(value)
+
+
+def _bytes_text(value: bytes) -> str:
+    """Return bytes as the UTF-8 text that they are, or else as base64."""
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+    return base64.b64encode(value).decode() if _CONTROLS.search(text) else text
 
 
 def _fields(value: Any) -> Any:
@@ -65,14 +89,12 @@ def _elements(value: object) -> Any:
         return dict(value)
     if isinstance(value, (set, frozenset)):
         return _sorted(value)
-    if isinstance(value, Collection) and not isinstance(value, (bytes, bytearray, memoryview)):
+    if isinstance(value, Collection):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value: {_remedy(value)}")
 
 
 def _remedy(value: object) -> str:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return "decode them to text, or return them as Image(...) or File(...)"
     if isinstance(value, Coroutine):
         value.close()  # Python would warn of it once more
         return "await it in the tool"
@@ -90,7 +112,48 @@ def _sorted(value: Collection[Any]) -> list[Any]:
         return list(value)
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
+# NaN and Infinity are written as Python does: a model reads them, and the tool has done its work.
+_STEPS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    ((dt.date, dt.time), lambda value: value.isoformat()),
+    (enum.Enum, lambda value: value.value),
+    (_TEXTUAL, str),
+    (dt.timedelta, msgspec.to_builtins),  # ISO 8601, as parameters are read
+    (_BINARY, lambda value: _bytes_text(bytes(value))),
+    (BaseException, lambda value: describe(value)),  # noqa: PLW0108 - defined below
+    (re.Pattern, lambda value: value.pattern),
+    (
+        re.Match,
+        lambda value: {
+            "match": value[0],
+            "span": value.span(),
+            "groups": value.groupdict() or value.groups(),
+        },
+    ),
+    (types.SimpleNamespace, vars),
+)
+"""How values of the standard library become data: a tool that returned one has done its work."""
+_encode = json.JSONEncoder(ensure_ascii=False, default=_plain).encode
+_MAX_LEVELS = 100
+
+
+def _text_keys(value: Any, level: int = 0) -> Any:
+    """Return a value whose mappings have texts as keys, where JSON takes no others: dates, enums, tuples."""
+    if level > _MAX_LEVELS:
+        raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
+    if isinstance(value, Mapping):
+        return {_key(key): _text_keys(item, level + 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_text_keys(item, level + 1) for item in value]
+    if isinstance(value, (str, int, float, NoneType)):
+        return value
+    return _text_keys(_plain(value), level + 1)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    plain = key if isinstance(key, (int, float, tuple, NoneType)) else _plain(key)
+    return plain if isinstance(plain, str) else to_text(plain)
 
 
 def to_text(value: object) -> str:
@@ -102,14 +165,23 @@ def to_text(value: object) -> str:
     by their fields or elements.
 
     Raises:
-        UnusableResult: JSON cannot carry it: bytes, a cycle, NaN, an object of another kind.
+        UnusableResult: The value is a cycle, or an object that has no data: a function, a generator, a lock.
     """
     if isinstance(value, str):
         return controls_shown(str.__str__(value))
+    if isinstance(value, _BINARY):
+        return controls_shown(_bytes_text(bytes(value)))
+    if isinstance(value, BaseException):
+        return describe(value)
     if type(value) is int:  # the usual small result; the encoder takes ten times as long
         return str(value)
     try:
-        return _carried(_encode(value))
+        try:
+            return _carried(_encode(value))
+        except TypeError as error:
+            if not str(error).startswith("keys must be"):
+                raise
+            return _carried(_encode(_text_keys(value)))
     except Exception as error:  # the value's own methods may raise anything
         raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
 

@@ -10,6 +10,7 @@ from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSche
 from actgent.support.strict_json import loads
 
 from .checking import CheckedSchema, compile_schema
+from .coercion import coerced
 
 
 def _parameters_checked(name: str, parameters: Any) -> Mapping[str, Any]:
@@ -67,6 +68,7 @@ class ArgumentsValidator:
 
     _tool: str
     _checked: CheckedSchema
+    _parameters: Mapping[str, Any] = attrs.field(repr=False)
 
     def __init__(self, tool: str, parameters: Mapping[str, Any]) -> None:
         """Compile the schema.
@@ -79,10 +81,12 @@ class ArgumentsValidator:
             checked = compile_schema(parameters, owner=f"tool {tool!r}")
         except ConfigurationError as error:
             raise InvalidToolSchema(str(error), tool_name=tool) from error.__cause__
-        self.__attrs_init__(tool, checked)
+        self.__attrs_init__(tool, checked, parameters)
 
     def validate(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
         """A copy of the arguments, so that a tool may change them and the record stays as it was.
+
+        A text in a place that takes no text is read as the number, boolean or structure that it is the JSON of.
 
         Raises:
             InvalidArguments: not an object, or one that does not fit; the text says where.
@@ -96,6 +100,11 @@ class ArgumentsValidator:
                 key: value if type(value) in _STILL else _copied(value) for key, value in arguments.items()
             }
             reason = self._checked.reason(copy)
+            if reason is not None:
+                # Small models send numbers and booleans as text.
+                read = coerced(copy, self._parameters)
+                if read != copy and self._checked.reason(read) is None:
+                    return dict(read)
         except (ValueError, RecursionError) as error:
             reason = str(error)
         if reason is None:

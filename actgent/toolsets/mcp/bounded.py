@@ -3,10 +3,19 @@
 The SDK bounds an event of a stream by itself; an answer that is one body it would read to its end.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx2
+
+from actgent.errors import ToolError
+
+_SESSION = "mcp-session-id"
+_NOT_FOUND = 404
+
+
+class SessionEnded(ToolError):
+    """The server does not know the session of a call any more, so the call did not run."""
 
 
 class AnswerTooLong(httpx2.StreamError):
@@ -19,13 +28,18 @@ class AnswerTooLong(httpx2.StreamError):
 class BoundedTransport(httpx2.AsyncBaseTransport):
     """Another transport, whose answers are bounded, but for streams of events."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, most: int) -> None:
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, most: int, *, on_session_end: Callable[[], None]
+    ) -> None:
         self._inner = inner
         self._most = most
+        self._on_session_end = on_session_end
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
         response = await self._inner.handle_async_request(request)
+        if response.status_code == _NOT_FOUND and _SESSION in request.headers and request.method != "DELETE":
+            self._on_session_end()
         stream: Any = response.stream
         kind = response.headers.get("content-type", "")
         is_packed = response.headers.get("content-encoding", "identity").strip().lower() not in (

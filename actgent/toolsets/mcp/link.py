@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -28,7 +29,7 @@ from actgent.tools.outputs.results import controls_shown
 from actgent.tools.schemas import compile_schema
 from actgent.toolsets.http import Guard
 
-from .bounded import BoundedTransport
+from .bounded import BoundedTransport, SessionEnded
 from .command import MAX_MESSAGE, ServerCommand
 from .sampling import SampledCall, Sampling, not_asked
 from .session import BoundedSession
@@ -43,6 +44,12 @@ MOST_PROMPTS = 1_000
 """How many documents and prompts of a server are listed."""
 MOST_MESSAGES = 100
 """How many messages a prompt may have."""
+_REFUSALS = (-32000, -32001, mcp_types.INVALID_REQUEST)
+_SESSION = re.compile(
+    r"session (id )?(was )?(not found|expired|terminated|unknown|invalid|does not exist)"
+    r"|(no valid|invalid|unknown|expired) session",
+    re.IGNORECASE,
+)
 _log = logger_of(__name__)
 OnProgress = Callable[[float, float | None, str | None], object]
 """Takes how much is done, of how much, and what."""
@@ -70,6 +77,29 @@ class Link:
     calls: list[_Call] = attrs.field(factory=list)
     sampling: Sampling | None = None
     """What asks a model for the server; None: nobody does."""
+    is_forgotten: bool = False
+    """True if a request was refused since the server does not know its session; set before the request is told."""
+    is_ended: bool = False
+    """True if a new session is to begin."""
+    replaced: trio.Event = attrs.field(factory=trio.Event)
+    """Set after the session has ended, when the next one is there or cannot be had."""
+    _idle: trio.Event = attrs.field(factory=trio.Event)
+
+    def forget(self) -> None:
+        """Note that the server has forgotten the session; the refused request ends the connection."""
+        self.is_forgotten = True
+
+    def end(self) -> None:
+        """End the connection, so that a new session begins."""
+        self.is_ended = True
+        self.changed.set()
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until calls that are under way have their answers, at most so long."""
+        with trio.move_on_after(seconds):
+            while self.calls:
+                self._idle = trio.Event()
+                await self._idle.wait()
 
     async def tools(self) -> list[mcp_types.Tool]:
         """All tools of the server, page by page; of those of one name the first."""
@@ -112,6 +142,7 @@ class Link:
         Raises:
             AskPerson: the server wants to know something of a person; the call runs again with the answer.
             OutcomeUnknown: the connection was lost meanwhile.
+            SessionEnded: the server does not know the session any more; the call did not run.
             ToolError: the tool failed.
         """
         call = _Call(answer)
@@ -125,6 +156,11 @@ class Link:
         except MCPError as error:
             if call.question is not None:
                 raise _question_of(call.question) from error
+            # Servers refuse unknown sessions with the code that the SDK has for closed connections.
+            is_refused = self.is_forgotten and "connection closed" not in str(error).casefold()
+            if is_refused or _is_about_session(error):
+                self.end()
+                raise SessionEnded("the server ended its session: call again") from error
             if error.code == mcp_types.CONNECTION_CLOSED:
                 raise OutcomeUnknown("the connection to its server was lost while it ran") from error
             raise ToolError(f"the server refused the call: {error}") from error
@@ -132,6 +168,7 @@ class Link:
             raise ToolError(f"the server's answer cannot be used: {error}") from error
         finally:
             self.calls.remove(call)
+            self._idle.set()
         if call.question is not None:
             raise _question_of(call.question)
         value = content_value(result.content, result.structured_content)
@@ -258,7 +295,7 @@ async def open_link(
         else:
             # A server may stream for as long as it likes; what bounds a call is the tool's timeout.
             client = (guard or Guard()).client(
-                wrap=lambda guarded: BoundedTransport(guarded, MAX_MESSAGE),
+                wrap=lambda guarded: BoundedTransport(guarded, MAX_MESSAGE, on_session_end=link.forget),
                 headers=dict(headers or {}),
                 auth=auth,
                 timeout=httpx2.Timeout(30, read=None),
@@ -279,6 +316,11 @@ async def open_link(
         )
         await link.session.initialize()
         yield link
+
+
+def _is_about_session(error: MCPError) -> bool:
+    """True if a server refused a call for its session, with another status than 404."""
+    return error.code in _REFUSALS and _SESSION.search(str(error)) is not None
 
 
 async def _report(on_progress: OnProgress, progress: float, total: float | None, message: str | None) -> None:

@@ -8,6 +8,7 @@ Specification: https://modelcontextprotocol.io/specification
 
 import importlib.util
 import inspect
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -29,12 +30,15 @@ from actgent.tools.outputs.results import worded
 from actgent.toolsets.http import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
+from .bounded import SessionEnded
 from .command import ServerCommand
 from .lock import ToolLock, tool_digest
 from .tokens import OAuthSettings
 
 LIST_PAUSE = 0.5
 """Seconds between two looks at the tools of a server that says that they changed, however often it says so."""
+SETTLE = 0.3
+"""Seconds in which answers that are on their way may still come after a server has ended the session."""
 _log = logger_of(__name__)
 T = TypeVar("T")
 
@@ -47,7 +51,8 @@ class MCPServer(Toolset):
         Agent(tools=[MCPServer(url="https://mcp.example/mcp", headers={"Authorization": "Bearer ..."})])
 
     A server whose process ends is started again, after pauses that grow; a call that was under way is
-    `outcome_unknown`. A call that is cancelled is cancelled in the server. Where a server asks a person something, the
+    `outcome_unknown`. A server that has forgotten its session (HTTP 404) gets a new one, and a call that it refused
+    for that is sent again. A call that is cancelled is cancelled in the server. Where a server asks a person something, the
     session's approvals ask, and the call runs again with the answer. It has no model asked (sampling) unless that is allowed.
 
     Args:
@@ -135,12 +140,59 @@ class MCPServer(Toolset):
         return f"<MCPServer {self.name!r}: {self.command or self.url}>"
 
     async def run(self, publish: Publish) -> None:
-        async with self.connected() as link:
+        before: Any = None
+        deadline = math.inf  # the host bounds the first connection
+        try:
             while True:
-                changed = link.changed = trio.Event()
-                publish(self.unlocked(await link.tools(), link))
+                with trio.CancelScope(deadline=deadline) as scope:
+                    async with self.connected() as link:
+                        await self._follow(link, publish, scope, before)
+                if scope.cancelled_caught:
+                    raise ToolsetUnavailable(self.name, f"no new session within {self.connect_timeout:g} s")
+                # The server has forgotten the session: it was restarted, or the session ran out.
+                _log.info("MCP server %s has ended the session; a new one begins", shown(self.name))
+                before, deadline = link, trio.current_time() + self.connect_timeout
+        finally:
+            if before is not None:
+                before.replaced.set()
+
+    async def _follow(self, link: Any, publish: Publish, scope: trio.CancelScope, before: Any) -> None:
+        """Publish the server's tools, again whenever they change, until the server ends the session.
+
+        Raises:
+            ConnectionResetError: The session has ended at once, as the one before it did.
+        """
+        begun = trio.current_time()
+        while True:
+            changed = link.changed = trio.Event()
+            try:
+                tools = await link.tools()
+            except Exception:
+                if link.is_forgotten:
+                    break
+                raise
+            publish(self.unlocked(tools, link))
+            scope.deadline = math.inf
+            if before is not None:
+                before.replaced.set()
+            if not link.is_ended:
                 await changed.wait()
-                await trio.sleep(LIST_PAUSE)
+            if link.is_ended:
+                break
+            await trio.sleep(LIST_PAUSE)
+        await link.settle(SETTLE)
+        if before is not None and trio.current_time() - begun < SETTLE + LIST_PAUSE:
+            raise ConnectionResetError("the server ends each session at once")
+
+    async def next_link(self, ended: Any) -> Any:
+        """Wait for the connection after one whose session has ended.
+
+        Raises:
+            ToolsetUnavailable: There is none within the time to connect.
+        """
+        with trio.move_on_after(self.connect_timeout):
+            await ended.replaced.wait()
+        return self.link()
 
     @contextmanager
     def _kept(self, link: Any) -> Iterator[None]:
@@ -304,12 +356,13 @@ class MCPTool(Tool):
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         grant = context.approval
         answer = grant if isinstance(grant, FormAnswer) else None
-        return await self._server.link().call(
-            self._remote,
-            arguments,
-            answer=answer,
-            on_progress=None if context.report is None else partial(_report, context),
-        )
+        report = None if context.report is None else partial(_report, context)
+        link = self._server.link()
+        try:
+            return await link.call(self._remote, arguments, answer=answer, on_progress=report)
+        except SessionEnded:  # the call did not run
+            link = await self._server.next_link(link)
+            return await link.call(self._remote, arguments, answer=answer, on_progress=report)
 
 
 def _report(context: ToolContext, done: float, total: float | None, text: str | None) -> None:

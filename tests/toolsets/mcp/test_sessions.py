@@ -1,0 +1,169 @@
+"""An MCP server over streamable HTTP that forgets its sessions, as one that was deployed anew."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import trio
+
+from actgent import BareAgent, MCPServer, ScriptedLLM, ToolCall, ToolResult
+from actgent.llm.base import Answer
+
+
+class Server(ThreadingHTTPServer):
+    """Speaks MCP, and keeps what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self, refusal=404):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.refusal = refusal
+        self.sessions, self.asked, self.ran = set(), [], []
+        self.going = threading.Event()
+        self.forgets_at_once = False
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}/mcp"
+
+    @property
+    def begun(self):
+        return self.asked.count("initialize")
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def reply(self, status, body=None, **heads):
+        data = b"" if body is None else json.dumps(body).encode()
+        self.send_response(status)
+        for name, value in {
+            "content-type": "application/json",
+            "content-length": str(len(data)),
+            **heads,
+        }.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.reply(405)
+
+    def do_DELETE(self):
+        self.reply(404)
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        method, session, server = asked.get("method"), self.headers.get("mcp-session-id"), self.server
+        server.asked.append(method)
+        head = {"jsonrpc": "2.0", "id": asked.get("id")}
+        if method == "initialize":
+            assert session is None
+            session = f"s{len(server.asked)}"
+            server.sessions.add(session)
+            said = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "w", "version": "1"},
+            }
+            return self.reply(200, {**head, "result": said}, mcp_session_id=session)
+        if session not in server.sessions:
+            return self.reply(
+                server.refusal,
+                {**head, "error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}},
+            )
+        if "id" not in asked:
+            return self.reply(202)
+        if method == "tools/list":
+            if server.forgets_at_once:
+                server.sessions.clear()
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("quick", "slow")]
+            return self.reply(200, {**head, "result": {"tools": tools}})
+        if method == "tools/call":
+            server.ran.append(asked["params"]["name"])
+            if asked["params"]["name"] == "slow":
+                server.going.set()
+                time.sleep(3)
+            return self.reply(200, {**head, "result": {"content": [{"type": "text", "text": "done"}]}})
+        return self.reply(200, {**head, "error": {"code": -32601, "message": "Method not found"}})
+
+
+@pytest.fixture
+def server():
+    """A fresh server."""
+    made = Server()
+    yield made
+    made.shutdown()
+    made.server_close()
+
+
+def agent_with(server, calls):
+    def answer(chat):
+        if chat.messages[-1].role == "tool" or any(
+            isinstance(part, ToolResult) for part in chat.messages[-1].parts
+        ):
+            return "ok"
+        return Answer(parts=(calls[chat.messages[-1].parts[0].text],))
+
+    llm = ScriptedLLM(answer)
+    return BareAgent("clerk", llm=llm, tools=[MCPServer(url=server.url, name="w", required=True)])
+
+
+async def heard_of(agent, session_id, *texts):
+    heard = []
+    session = await agent.create_session(session_id)
+    session.on_tool_result(heard.append)
+    for text in texts:
+        await agent.run(text, session=session)
+    return [(each.status, each.text) for each in heard]
+
+
+@pytest.mark.parametrize("refusal", [404, 400])
+async def test_a_forgotten_session_is_begun_anew_and_the_call_sent_again(server, refusal):
+    """The server refused the call, so that it did not run: the model sees nothing of it, and the call runs once."""
+    server.refusal = refusal
+    calls = {text: ToolCall("quick", {}, id=text) for text in ("One.", "Two.", "Three.")}
+    async with agent_with(server, calls) as agent:
+        first = await heard_of(agent, "ada", "One.")
+        server.sessions.clear()
+        rest = await heard_of(agent, "bob", "Two.", "Three.")
+    assert [status for status, _ in first + rest] == ["success"] * 3
+    assert all("done" in text for _, text in first + rest)
+    assert server.begun == 2
+    assert server.ran == ["quick"] * 3
+
+
+async def test_a_call_under_way_when_the_session_ends_has_an_unknown_outcome(server):
+    """It may have run; the call of another session, which the server refused, runs once in the new session."""
+    calls = {"ada": ToolCall("slow", {}, id="a"), "bob": ToolCall("quick", {}, id="b")}
+    heard = {}
+    async with agent_with(server, calls) as agent, trio.open_nursery() as nursery:
+
+        async def run(name):
+            heard[name] = await heard_of(agent, name, name)
+
+        nursery.start_soon(run, "ada")
+        await trio.to_thread.run_sync(server.going.wait)
+        server.sessions.clear()
+        await run("bob")
+    assert heard["bob"] == [("success", heard["bob"][0][1])]
+    assert heard["ada"][0][0] == "outcome_unknown"
+    assert server.ran == ["slow", "quick"]
+    assert server.begun == 2
+
+
+async def test_a_server_that_forgets_every_session_is_lost(server):
+    """It is not asked again and again without a pause."""
+    async with agent_with(server, {"One.": ToolCall("quick", {}, id="c")}) as agent:
+        server.sessions.clear()
+        server.forgets_at_once = True
+        ((status, _),) = await heard_of(agent, "ada", "One.")
+        await trio.sleep(0.5)
+    assert status == "error"
+    assert server.begun < 6
