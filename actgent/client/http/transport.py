@@ -11,6 +11,7 @@ from actgent.client.transport import ConnectionLost, Events, RemoteRequest, Stre
 from actgent.errors import ConfigurationError
 from actgent.llm.http import EventTooLarge
 from actgent.support.foreign import telling_text
+from actgent.support.http_environment import reading_environment
 
 from .forms import NO_CONTENT, REPEATED, STREAM, HTTPForm, read_answer, refused, to_http
 from .sse import StreamDecoder
@@ -44,13 +45,14 @@ class HTTPTransport(Transport):
         headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
         if owner is not None:
             headers["actgent-owner"] = owner
-        self._client = httpx2.AsyncClient(
-            base_url=str(address).rstrip("/") + "/v1",
-            headers=headers,
-            timeout=httpx2.Timeout(ANSWER, connect=10.0),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            follow_redirects=False,
-        )
+        with reading_environment():
+            self._client = httpx2.AsyncClient(
+                base_url=str(address).rstrip("/") + "/v1",
+                headers=headers,
+                timeout=httpx2.Timeout(ANSWER, connect=10.0),
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+                follow_redirects=False,
+            )
 
     def __repr__(self) -> str:
         return f"<HTTPTransport {self.url}>"

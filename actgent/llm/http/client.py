@@ -17,6 +17,7 @@ import abc
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
@@ -41,6 +42,7 @@ from actgent.llm.governor import Governor, Permit, rate_limit_key, shared_govern
 from actgent.llm.retry import Retry
 from actgent.llm.spans import ModelWork
 from actgent.messages import Text, Usage
+from actgent.support.http_environment import reading_environment
 from actgent.support.tracing import active_trace
 
 from .counting import TokenCounter
@@ -152,7 +154,7 @@ class Remote(LLM):
 
         Raises:
             MissingKey: no key in the argument or the variables.
-            ConfigurationError: the model's name, the key or the URL cannot be right.
+            ConfigurationError: the model's name, the key, the URL, or a variable of proxies or certificates cannot be right.
         """
         if unknown := options.keys() - RemoteOptions.__annotations__.keys():
             name, allowed = min(unknown), sorted(RemoteOptions.__annotations__)
@@ -191,13 +193,14 @@ class Remote(LLM):
         self._refused_media = RefusedMedia()
         self._counter = TokenCounter(self.counting_path)
         self._owns_connections = options.get("http_client") is None
-        self._sdk = self._connect(
-            api_key=self._key,
-            base_url=self.base_url,
-            timeout=timeout,
-            http_client=options.get("http_client"),
-            default_headers=headers,
-        )
+        with nullcontext() if options.get("http_client") else reading_environment():
+            self._sdk = self._connect(
+                api_key=self._key,
+                base_url=self.base_url,
+                timeout=timeout,
+                http_client=options.get("http_client"),
+                default_headers=headers,
+            )
 
     # --- what each client says -------------------------------------------------------------
 

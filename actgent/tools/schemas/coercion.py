@@ -1,4 +1,4 @@
-"""Numbers, booleans and structures that a model sent as text, read as what the schema asks for.
+"""Numbers, booleans and null that a model sent as text, read as what the schema asks for.
 
 Small models write `"3"` for an integer and `"true"` for a boolean. Such a text is converted only if its place takes no
 text, and only if it is the JSON of a value that the place takes: nothing is guessed, rounded or cut.
@@ -120,8 +120,6 @@ def _read(text: str, types: set[str]) -> Any:
         ("integer" in types and _INTEGER.fullmatch(word))
         or ("number" in types and _NUMBER.fullmatch(word))
         or ("null" in types and word == "null")
-        or ("array" in types and word.startswith("["))
-        or ("object" in types and word.startswith("{"))
     )
     return _loaded(word, text) if is_wanted else text
 

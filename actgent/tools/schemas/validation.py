@@ -86,7 +86,7 @@ class ArgumentsValidator:
     def validate(self, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
         """A copy of the arguments, so that a tool may change them and the record stays as it was.
 
-        A text in a place that takes no text is read as the number, boolean or structure that it is the JSON of.
+        A text in a place that takes no text is read as the number, boolean or null that it is the JSON of.
 
         Raises:
             InvalidArguments: not an object, or one that does not fit; the text says where.

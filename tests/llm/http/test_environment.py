@@ -1,0 +1,84 @@
+"""Variables of proxies and certificates that cannot be used: the error names the variable, and no secret."""
+
+import importlib.util
+
+import httpx2
+import pytest
+
+from actgent import Anthropic, ConfigurationError, OpenAI, OpenAIResponses
+from actgent.client.http.transport import HTTPTransport
+
+VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+WRONG = [
+    ("SSL_CERT_FILE", "/nonexistent/cacert.pem", "/nonexistent/cacert.pem"),
+    ("SSL_CERT_FILE", "/tmp", "no such file"),
+    ("SSL_CERT_DIR", "/nonexistent/certs", "/nonexistent/certs"),
+    ("HTTPS_PROXY", "ftp://proxy:1", "address of a proxy"),
+    ("https_proxy", "http://", "address of a proxy"),
+    ("HTTP_PROXY", "http://ada:s3cretword@proxy:port", "address of a proxy"),
+    ("ALL_PROXY", "htp://ada:s3cretword@x", "address of a proxy"),
+    ("all_proxy", "socks4://proxy:1080", "address of a proxy"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch):
+    """No variable of the machine takes part."""
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@pytest.fixture(params=["openai", "openai-responses", "anthropic", "gateway"])
+def make(request):
+    """Each client that reads the environment."""
+    made = {
+        "openai": lambda: OpenAI("m", api_key="k"),
+        "openai-responses": lambda: OpenAIResponses("m", api_key="k"),
+        "anthropic": lambda: Anthropic("m", api_key="k"),
+        "gateway": lambda: HTTPTransport("http://localhost:1", token="t" * 20),
+    }
+    return made[request.param]
+
+
+@pytest.mark.parametrize(("name", "value", "words"), WRONG)
+def test_a_variable_that_cannot_be_used_is_named(make, monkeypatch, name, value, words):
+    """Wherever a client is made."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=name) as caught:
+        make()
+    assert words in str(caught.value)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_certificate_file_that_holds_no_certificates(make, monkeypatch, tmp_path):
+    """The library's error does not say which file it was."""
+    file = tmp_path / "cacert.pem"
+    file.write_text("nothing", encoding="utf-8")
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(ConfigurationError, match="SSL_CERT_FILE"):
+        make()
+
+
+@pytest.mark.parametrize("scheme", ["socks5", "socks5h", "SOCKS5"])
+def test_a_socks_proxy_without_its_package(make, monkeypatch, scheme):
+    """The error says what to install; with the package there is none."""
+    found = importlib.util.find_spec
+    monkeypatch.setenv("ALL_PROXY", f"{scheme}://ada:s3cretword@proxy:1080")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "socksio" else found(name))
+    with pytest.raises(ConfigurationError, match=r"ALL_PROXY.*pip install") as caught:
+        make()
+    assert "s3cret" not in str(caught.value)
+
+
+async def test_usable_variables_are_used(monkeypatch, tmp_path):
+    """An empty one, one without a scheme, and names without a proxy are no errors; a client of one's own reads none."""
+    monkeypatch.setenv("HTTPS_PROXY", "proxy.example:3128")
+    monkeypatch.setenv("HTTP_PROXY", "http://[::1]:3128")
+    monkeypatch.setenv("ALL_PROXY", " ")
+    monkeypatch.setenv("NO_PROXY", "localhost, ::1, [::1]:80, *.example, 10.0.0.0/8, what is this")
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    await OpenAI("m", api_key="k").aclose()
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        OpenAI("m", api_key="k", http_client=client)
