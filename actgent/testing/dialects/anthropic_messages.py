@@ -86,6 +86,7 @@ class AnthropicDialect(Dialect):
             **_head(answer, request),
             "content": [_block(part, request, index) for index, part in enumerate(answer.parts)],
             "stop_reason": _STOP[answer.stop],
+            "stop_details": _stop_details(answer),
             "usage": _usage(answer, request),
         }
 
@@ -101,8 +102,13 @@ class AnthropicDialect(Dialect):
             for delta in _deltas(block, chunk):
                 yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
-        delta = {"stop_reason": _STOP[answer.stop], "stop_sequence": None}
-        yield _event("message_delta", delta=delta, usage=usage)
+        delta = {
+            "stop_reason": _STOP[answer.stop],
+            "stop_sequence": None,
+            "stop_details": _stop_details(answer),
+            "container": None,
+        }
+        yield _event("message_delta", delta=delta, usage={key: usage[key] for key in _CUMULATIVE})
         yield _event("message_stop")
 
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> ErrorBody:
@@ -133,7 +139,26 @@ def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
+        "stop_details": None,
+        "container": None,
     }
+
+
+def _stop_details(answer: Answer) -> dict[str, Any] | None:
+    if _STOP[answer.stop] != "refusal":
+        return None
+    return {"type": "refusal", "category": None, "explanation": None}
+
+
+_CUMULATIVE = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+    "server_tool_use",
+)
+"""The counts that the last event of a stream repeats."""
 
 
 def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
@@ -143,14 +168,22 @@ def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
         "input_tokens": usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens,
         "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write_tokens,
+            "ephemeral_1h_input_tokens": 0,
+        },
         "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "server_tool_use": None,
+        "service_tier": "standard",
+        "inference_geo": "global",
     }
 
 
 def _block(part: Part, request: ProviderRequest, index: int) -> dict[str, Any]:
     match part:
         case Text():
-            return {"type": "text", "text": part.text}
+            return {"type": "text", "text": part.text, "citations": None}
         case Thinking():
             signed = {
                 "type": "thinking",
@@ -160,7 +193,8 @@ def _block(part: Part, request: ProviderRequest, index: int) -> dict[str, Any]:
             return thinking_data(part, "anthropic") or signed
         case ToolCall():
             key = call_id(part, default=f"toolu_{request.number:08d}_{index}")
-            return {"type": "tool_use", "id": key, "name": part.name, "input": part.arguments}
+            call = {"type": "tool_use", "id": key, "name": part.name, "input": part.arguments}
+            return {**call, "caller": {"type": "direct"}}
         case Opaque():
             return dict(part.data)
         case _:

@@ -154,6 +154,8 @@ class Dialect(abc.ABC):
     path: ClassVar[str]
     counting_path: ClassVar[str] = ""
     """Where it counts the tokens of a request; empty: it does not."""
+    compacting_path: ClassVar[str] = ""
+    """Where it compacts a conversation; empty: it does not."""
     base: ClassVar[str] = "/v1"
     """What its clients want behind the host: they add the rest of the path themselves."""
     request_id_header: ClassVar[str] = "x-request-id"
@@ -179,6 +181,14 @@ class Dialect(abc.ABC):
     @abc.abstractmethod
     def events(self, answer: Answer, request: ProviderRequest, *, chunk: int) -> Pieces:
         """The same as server-sent events, each whole with its empty line."""
+
+    def check_compaction(self, body: Mapping[str, Any]) -> Problems:
+        """Tell what this provider refuses in a request at `compacting_path`."""
+        raise NotImplementedError
+
+    def compacted(self, request: "ProviderRequest") -> Mapping[str, Any]:
+        """Return the answer to a request at `compacting_path`."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> "ErrorBody":
@@ -258,7 +268,10 @@ def usage_of(answer: Answer, request: ProviderRequest) -> Usage:
         return answer.usage
     said = sum(len(getattr(part, "text", "")) for part in answer.parts)
     asked = sum(len(arguments_text(call)) for call in answer.tool_calls)
-    return Usage(input_tokens=tokens_of(request), output_tokens=1 + (said + asked) // 4)
+    thought = sum(len(part.text) for part in answer.parts if isinstance(part, Thinking))
+    return Usage(
+        input_tokens=tokens_of(request), output_tokens=1 + (said + asked) // 4, reasoning_tokens=thought // 4
+    )
 
 
 def tokens_of(request: ProviderRequest) -> int:

@@ -107,7 +107,7 @@ def _head(answer: Answer, request: ProviderRequest, kind: str) -> dict[str, Any]
         "created": NEW_YEAR + request.number,
         "model": answer.model or request.model,
         "service_tier": "default",
-        "system_fingerprint": None,
+        "system_fingerprint": "fp_actgent",
     }
 
 

@@ -25,7 +25,7 @@ from .exchange import (
     usage_of,
 )
 from .openai_errors import openai_error
-from .openai_rules import check_responses_input, check_responses_request
+from .openai_rules import check_compaction, check_responses_input, check_responses_request
 from .rules import Problems
 
 _INCOMPLETE = {"length": "max_output_tokens", "filter": "content_filter"}
@@ -37,6 +37,7 @@ class OpenAIResponsesDialect(Dialect):
     name = "openai-responses"
     path = "/v1/responses"
     counting_path = "/v1/responses/input_tokens"
+    compacting_path = "/v1/responses/compact"
     terminal = re.compile(rb"event: response\.(completed|incomplete)\n")
 
     def check_request(self, body: Mapping[str, Any]) -> Problems:
@@ -69,6 +70,25 @@ class OpenAIResponsesDialect(Dialect):
             name = f"response.{kind}"
             yield sse({"type": name, "sequence_number": number, **data}, event=name)
 
+    def check_compaction(self, body: Mapping[str, Any]) -> Problems:
+        return check_compaction(body)
+
+    def compacted(self, request: ProviderRequest) -> Mapping[str, Any]:
+        usage = _usage(Answer(parts=()), request)
+        users = [item for item in _items(request.json.get("input") or ()) if item.get("role") == "user"]
+        sealed = {
+            "id": f"cmp_{request.number:08d}",
+            "type": "compaction",
+            "encrypted_content": f"sealed_{request.number:08d}",
+        }
+        return {
+            "id": f"resp_{request.number:08d}",
+            "object": "response.compaction",
+            "created_at": NEW_YEAR + request.number,
+            "output": [*users, sealed],
+            "usage": usage,
+        }
+
     def error(self, status: int, *, code: str | None = None, message: str | None = None) -> ErrorBody:
         return ErrorBody(status, {"error": openai_error(status, code=code, message=message)})
 
@@ -87,6 +107,7 @@ def _response(
     reason = _INCOMPLETE.get(answer.stop)
     return _head(answer, request) | {
         "status": "completed" if reason is None else "incomplete",
+        "completed_at": NEW_YEAR + request.number if reason is None else None,
         "incomplete_details": None if reason is None else {"reason": reason},
         "output": output,
         "usage": _usage(answer, request),
@@ -100,6 +121,7 @@ def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
         "id": answer.id or f"resp_{request.number:08d}",
         "object": "response",
         "created_at": NEW_YEAR + request.number,
+        "completed_at": None,
         "status": "in_progress",
         "background": False,
         "error": None,
@@ -115,19 +137,36 @@ def _head(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
         "temperature": asked.get("temperature", 1.0),
         "text": asked.get("text") or {"format": {"type": "text"}},
         "tool_choice": asked.get("tool_choice", "auto"),
-        "tools": asked.get("tools") or [],
+        "tools": [_echoed(tool) for tool in asked.get("tools") or ()],
         "top_p": asked.get("top_p", 1.0),
+        "top_logprobs": asked.get("top_logprobs", 0),
+        "presence_penalty": asked.get("presence_penalty", 0.0),
+        "frequency_penalty": asked.get("frequency_penalty", 0.0),
+        "max_tool_calls": asked.get("max_tool_calls"),
+        "prompt_cache_key": asked.get("prompt_cache_key"),
+        "safety_identifier": asked.get("safety_identifier"),
+        "service_tier": "default",
         "truncation": asked.get("truncation", "disabled"),
         "usage": None,
         "metadata": asked.get("metadata") or {},
     }
 
 
+def _echoed(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A tool as the response repeats it, with the defaults of the API."""
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "strict": True, "parameters": None, **tool}
+
+
 def _usage(answer: Answer, request: ProviderRequest) -> dict[str, Any]:
     usage = usage_of(answer, request)
     return {
         "input_tokens": usage.input_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+        },
         "output_tokens": usage.output_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.input_tokens + usage.output_tokens,

@@ -157,6 +157,15 @@ def check_responses_request(body: Mapping[str, Any]) -> Problems:
         yield "input: field required"
 
 
+def check_compaction(body: Mapping[str, Any]) -> Problems:
+    """A request to compact a conversation, which may end with the assistant's words."""
+    given = body.get("input")
+    asked = {"role": "user", "content": "Compact it."}
+    yield from check_responses_request(
+        {**body, "input": [*given, asked]} if isinstance(given, list) else body
+    )
+
+
 def check_responses_input(given: object, *, is_continued: bool = False) -> Problems:
     """The input of responses; `is_continued`: calls may stand in an earlier, stored response."""
     if isinstance(given, str):

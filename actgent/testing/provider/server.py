@@ -46,6 +46,9 @@ _BY_PATH: Mapping[str, Dialect] = {dialect.path: dialect for dialect in DIALECTS
 _COUNTING: Mapping[str, Dialect] = {
     dialect.counting_path: dialect for dialect in DIALECTS.values() if dialect.counting_path
 }
+_COMPACTING: Mapping[str, Dialect] = {
+    dialect.compacting_path: dialect for dialect in DIALECTS.values() if dialect.compacting_path
+}
 _OTHERWISE = DIALECTS["openai"]
 """Words errors where no dialect is known yet."""
 _MAX_BODY = 32 * 1024 * 1024
@@ -132,6 +135,8 @@ class Provider:
         path = head.target.decode("ascii", "replace").partition("?")[0]
         if path in _COUNTING and head.method == b"POST":
             return self._counting(number, _COUNTING[path], path, head=head, body=body)
+        if path in _COMPACTING and head.method == b"POST":
+            return self._compacting(number, _COMPACTING[path], path, head=head, body=body)
         dialect = _BY_PATH.get(path)
         if dialect is None or head.method != b"POST":
             text = f"Invalid URL ({head.method.decode()} {path})"
@@ -156,6 +161,14 @@ class Provider:
         except Exception as error:  # noqa: BLE001 - as in `_play`
             self._failure = self._failure or error
             return error_plan(dialect.error(400, code="script_failed", message=repr(error)))
+
+    def _compacting(
+        self, number: int, dialect: Dialect, path: str, *, head: h11.Request, body: bytes
+    ) -> ReplyPlan:
+        """Compact a conversation; the script has no part in it."""
+        request = _read_request(number, dialect, path, head=head, body=body)
+        request = attrs.evolve(request, problems=tuple(dialect.check_compaction(request.json)))
+        return self._refusal(request) or json_plan(dialect.compacted(request))
 
     def _refusal(self, request: ProviderRequest) -> ReplyPlan | None:
         """The error that a real provider answers before it thinks."""
