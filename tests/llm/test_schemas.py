@@ -131,7 +131,7 @@ def refused(schema: dict[str, Any], style: Any) -> list[str]:
             or not all(isinstance(word, str) for word in each.get("enum", ()))
         ):
             said.append(f"Gemini: {each}")
-    jsonschema_rs.validator_for(schema, retriever=None)
+    jsonschema_rs.Draft202012Validator(schema)
     return said  # fmt: skip
 
 
@@ -301,6 +301,8 @@ ROOTS = [
     ({"type": ["object", "null"], "properties": {"a": {"type": "array"}}}, {"a"}, set()),
     ({"properties": {"a": {}}, "required": ["a"], "not": {"required": ["b"]}}, {"a"}, {"a"}),
     ({}, set(), set()),
+    ({"properties": {}, "$ref": "#/$defs/A", "$defs": {"A": {"properties": {"a": {}}}}}, {"a"}, set()),
+    ({"$schema": "http://json-schema.org/draft-04/schema#", "properties": {"a": {"exclusiveMinimum": True, "minimum": 0}}}, {"a"}, set()),
 ]  # fmt: skip
 
 

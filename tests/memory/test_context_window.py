@@ -22,8 +22,9 @@ from actgent import (
     Usage,
     tool,
 )
-from actgent.llm.context_window import expected_tokens, is_too_long, note
+from actgent.llm.context_window import expected_tokens, note
 from actgent.llm.http.prices import window_of
+from actgent.llm.overflow import is_too_long
 from actgent.testing import check_transcript, open_provider
 from actgent.testing.provider import ErrorStatus
 from actgent.toolsets.ready import read_result

@@ -4,7 +4,7 @@ Source: https://platform.openai.com/docs/api-reference/chat
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Unpack
 
 from actgent.errors import UnsupportedPart
@@ -50,7 +50,6 @@ from actgent.messages import (
     Usage,
 )
 
-from .chat_order import in_order
 from .chat_stream import CompletionFold, delta_text
 from .providers import OPENAI, CompatibleProvider, row_at
 
@@ -59,6 +58,9 @@ _MESSAGE_FIELDS = "actgent.message_fields"
 """Type of the opaque part that holds the provider's unknown fields of a message."""
 _UNSIGNED = "skip_thought_signature_validator"
 """Google's word for a call that another model made (ai.google.dev/gemini-api/docs/thought-signatures)."""
+_BRIDGE = "Understood."
+"""The assistant's word between a tool's message and a user's."""
+_OPENING = "(The conversation begins with your own message.)"
 _STOPS: dict[str, StopReason] = {
     "length": "length",
     "max_tokens": "length",
@@ -107,7 +109,7 @@ class OpenAI(Remote):
         return make_sdk(**options)
 
     def encode(self, chat: Chat) -> Body:
-        body: Body = {"messages": in_order(self._messages(chat), self.row)}
+        body: Body = {"messages": _in_order(self._messages(chat), self.row)}
         if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
@@ -340,6 +342,39 @@ def _call(call: ToolCall, write: Callable[[Mapping[str, Any] | str], str]) -> Bo
 def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
     function = {"name": wire_name(tool.name), **described(tool.description), "parameters": parameters}
     return {"type": "function", "function": function}
+
+
+def _in_order(messages: Iterable[Body], row: CompatibleProvider) -> list[Body]:
+    """Return the messages with what the provider's order demands between them."""
+    if row.has_user_after_tool and not row.alternates:
+        return list(messages)
+    ordered: list[Body] = []
+    for message in messages:
+        before, role = (ordered[-1]["role"] if ordered else ""), message["role"]
+        if before == "tool" and role == "user" and not row.has_user_after_tool:
+            ordered.append({"role": "assistant", "content": _BRIDGE})
+        elif row.alternates and role == "assistant" and before in ("", "system"):
+            ordered.append({"role": "user", "content": _OPENING})
+        elif row.alternates and role == before != "tool":
+            ordered[-1] = _merged(ordered[-1], message)
+            continue
+        ordered.append(message)
+    return ordered
+
+
+def _merged(first: Body, second: Body) -> Body:
+    """Two neighbours of one role as one message."""
+    one, other = first.get("content"), second.get("content")
+    content: Any = one or other
+    if one and other:
+        is_text = isinstance(one, str) and isinstance(other, str)
+        content = f"{one}\n\n{other}" if is_text else [*_parts(one), *_parts(other)]
+    calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+    return {**first, **second, "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def _parts(content: str | list[Body]) -> list[Body]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 # --- from theirs to ours ----------------------------------------------------------------------------

@@ -37,6 +37,7 @@ _UNSUPPORTED_STRICT = frozenset(
     "unevaluatedItems discriminator $schema $id $comment readOnly writeOnly deprecated contentEncoding "
     "contentMediaType contentSchema".split()
 )
+_DRAFT_4 = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 _FORMATS = frozenset("date-time time date duration email hostname ipv4 ipv6 uuid".split())
 _UNSUPPORTED_GEMINI = (
     _UNSUPPORTED_STRICT - {"default", "minLength", "maxLength", "minProperties", "maxProperties"}
@@ -227,7 +228,9 @@ class _Rewriter:
             if not isinstance(reference := schema.get("$ref"), str):
                 return schema
             rest = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**self._target(reference), **rest}
+            target = self._target(reference)
+            properties = {**(target.get("properties") or {}), **(rest.get("properties") or {})}
+            schema = {**target, **rest, **({"properties": properties} if properties else {})}
         raise Inexpressible("its references lead to themselves")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
@@ -244,7 +247,7 @@ class _Rewriter:
         if self._strict and "allOf" in schema:
             schema = _merged(schema, self)
         made: dict[str, Any] = {}
-        for key, value in schema.items():
+        for key, value in sorted(schema.items(), key=lambda item: item[0] in _DRAFT_4):
             if key not in self._style.dropped and key not in _DEFINITIONS:
                 self._keyword(made, key, value, trail, level + 1)
         if "array" in _types(schema) or "prefixItems" in schema:
@@ -265,8 +268,13 @@ class _Rewriter:
             made[key] = {name: self.rewrite(each, trail, level) for name, each in value.items()}
         elif key in _ONE or (key == "additionalProperties" and not isinstance(value, bool)):
             made[key] = self.rewrite(value, trail, level)
-        elif key == "format" and self._strict and value not in _FORMATS:
+        elif (key == "format" and self._strict and value not in _FORMATS) or key == "$schema":
             pass
+        elif key in _DRAFT_4 and isinstance(value, bool):
+            if (
+                value and _DRAFT_4[key] in made
+            ):  # in draft 4 it says of the other keyword that it is exclusive
+                made[key] = made.pop(_DRAFT_4[key])
         elif key not in ("items", "prefixItems", "additionalItems"):
             made[key] = value
 

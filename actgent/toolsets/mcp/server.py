@@ -459,7 +459,9 @@ def _stored_oauth(server: MCPServer, settings: OAuthSettings, asked: Any) -> Any
 
 def _object_schema(schema: Any) -> Mapping[str, Any]:
     """The schema of a tool's arguments; some servers leave out that they are an object."""
-    return {"type": "object", "properties": {}, **(schema if isinstance(schema, Mapping) else {})}
+    given = schema if isinstance(schema, Mapping) else {}
+    more: dict[str, Any] = {} if "$ref" in given else {"properties": {}}
+    return {"type": "object", **more, **given}
 
 
 def _effect(hints: Any) -> Effect:

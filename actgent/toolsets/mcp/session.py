@@ -5,7 +5,7 @@ would keep the whole process busy for ever.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 import mcp_types
 from mcp import ClientSession
@@ -21,8 +21,8 @@ _log = logger_of(__name__)
 class BoundedSession(ClientSession):
     """A session whose results are checked against the schemas of `take`, each compiled when its first result comes."""
 
-    def __init__(self, *streams: Any, **options: Any) -> None:
-        super().__init__(*streams, **options)
+    def __init__(self, reading: Any, writing: Any, **options: Any) -> None:
+        super().__init__(_ToolLists(reading), writing, **options)
         self._schemas: dict[str, Any] = {}
         self._compiled: dict[str, CheckedSchema | None] = {}
 
@@ -55,3 +55,56 @@ class BoundedSession(ClientSession):
                 _log.warning("results of an MCP server's tool are not checked: %s", shown(str(error)))
                 self._compiled[name] = None
         return self._compiled[name]
+
+
+class _ToolLists:
+    """The messages of a server, in whose lists of tools no single tool can make the SDK refuse all of them."""
+
+    def __init__(self, messages: Any) -> None:
+        self._messages = messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)
+
+    async def __aenter__(self) -> Self:
+        await self._messages.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> Any:
+        return await self._messages.__aexit__(*error)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        return _with_usable_tools(await self._messages.__anext__())
+
+    async def receive(self) -> Any:
+        return _with_usable_tools(await self._messages.receive())
+
+
+def _with_usable_tools(item: Any) -> Any:
+    result = getattr(getattr(item, "message", None), "result", None)
+    if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
+        result["tools"] = [each for each in tools if not isinstance(each, dict) or _make_usable(each)]
+    return item
+
+
+def _make_usable(tool: dict[str, Any]) -> bool:
+    """Name the type of the root where a server leaves it out; False for a tool whose arguments are no object."""
+    schema = tool.get("inputSchema")
+    if not schema or not isinstance(schema, dict):
+        schema = tool["inputSchema"] = {"type": "object", "properties": {}}
+    kinds = schema.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        _log.warning(
+            "the tool %s of an MCP server is withheld: its arguments are %s and not an object",
+            shown(str(tool.get("name"))[:100]),
+            shown(str(kinds)[:100]),
+        )
+        return False
+    schema["type"] = "object"
+    output = tool.get("outputSchema")
+    if output is not None and not (isinstance(output, dict) and output.get("type") == "object"):
+        del tool["outputSchema"]  # the SDK takes an object alone; without it results are not checked
+    return True

@@ -23,6 +23,7 @@ class Server(ThreadingHTTPServer):
         self.sessions, self.asked, self.ran = set(), [], []
         self.going = threading.Event()
         self.forgets_at_once = False
+        self.more = []
         threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
@@ -83,7 +84,9 @@ class Handler(BaseHTTPRequestHandler):
         if method == "tools/list":
             if server.forgets_at_once:
                 server.sessions.clear()
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("quick", "slow")]
+            tools = [
+                {"name": name, "inputSchema": {"type": "object"}} for name in ("quick", "slow")
+            ] + server.more
             return self.reply(200, {**head, "result": {"tools": tools}})
         if method == "tools/call":
             server.ran.append(asked["params"]["name"])
@@ -167,3 +170,24 @@ async def test_a_server_that_forgets_every_session_is_lost(server):
         await trio.sleep(0.5)
     assert status == "error"
     assert server.begun < 6
+
+
+async def test_one_bad_tool_does_not_take_the_others_along(server, caplog):
+    """The SDK refuses a whole list for one root without a type; a tool that takes no object is withheld and named."""
+    place = {"$ref": "#/$defs/P", "$defs": {"P": {"type": "object", "properties": {"x": {"type": "string"}}}}}
+    server.more = [
+        {"name": "list", "inputSchema": {"type": "array", "items": {"type": "string"}}},
+        {"name": "text", "inputSchema": {"type": "string"}},
+        {"name": "none", "inputSchema": {}},
+        {"name": "place", "inputSchema": place},
+        {"name": "maybe", "inputSchema": {"type": ["object", "null"], "properties": {"a": {"type": "array"}}}},
+        {"name": "any", "inputSchema": {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {}, "b": {}}}},
+        {"name": "said", "inputSchema": {"type": "object"}, "outputSchema": {"type": "array"}},
+    ]  # fmt: skip
+    async with agent_with(server, {"One.": ToolCall("said", {}, id="c")}) as agent:
+        offered = {tool.name for tool in agent.tools}
+        ((status, _),) = await heard_of(agent, "ada", "One.")
+    assert {"quick", "slow", "none", "place", "maybe", "any", "said"} <= offered
+    assert not {"list", "text"} & offered
+    assert "the tool list of an MCP server is withheld" in caplog.text
+    assert status == "success"
