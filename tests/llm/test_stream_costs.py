@@ -29,6 +29,20 @@ def unnumbered_pieces(count):
     return [piece(text) for text in ('{"x": "', *["abcd"] * count, '"}')]
 
 
+def braced_pieces(count):
+    """Pieces that might each end the arguments, or begin others."""
+    return [piece(text, index=0) for text in ('{"x": "', *["{}"] * count, '"}', *[""] * count)]
+
+
+def homeless_pieces(count):
+    """Pieces without a name, each under another index and id."""
+    begin = piece('{"x": "', index=0)
+    more = [
+        chat_chunk({"index": at, "id": f"c{at}", "function": {"arguments": "}"}}) for at in range(1, count)
+    ]
+    return [begin, *more]
+
+
 def unnumbered_calls(count):
     """Calls that are told apart by their ids alone."""
     return [piece("{}", id=f"call-{number}") for number in range(count)]
@@ -67,6 +81,8 @@ def decoded(count):
         pytest.param(lambda n: fed(OpenAI, named_pieces(n)), id="named pieces"),
         pytest.param(lambda n: fed(OpenAI, unnumbered_pieces(n)), id="unnumbered pieces"),
         pytest.param(lambda n: fed(OpenAI, unnumbered_calls(n)), id="unnumbered calls"),
+        pytest.param(lambda n: fed(OpenAI, braced_pieces(n)), id="braced pieces"),
+        pytest.param(lambda n: fed(OpenAI, homeless_pieces(n)), id="homeless pieces"),
         pytest.param(lambda n: fed(Anthropic, citations(n)), id="citations"),
         pytest.param(decoded, id="lines of one event"),
     ],

@@ -206,7 +206,7 @@ def _said(parts: tuple[Part, ...], source: str) -> Iterator[Body]:
                 yield _call(part)
         elif isinstance(part, Media):
             raise UnsupportedPart(f"Anthropic takes no {type(part).__name__} in a message of the model's")
-        elif part.dialect == _DIALECT and part.source in ("", source):
+        elif isinstance(part, Thinking | Opaque) and part.dialect == _DIALECT and part.source in ("", source):
             if part.data.get("type") == _CITATIONS:
                 text["citations"] = part.data["citations"]
             else:

@@ -5,6 +5,7 @@ assigns each piece to its call; a call that cannot be assembled keeps its text, 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -114,6 +115,48 @@ def _item_text(item: Any) -> str:
 # --- tool calls ---------------------------------------------------------------------------------
 
 
+_MARKS = re.compile(r'["\\{}\[\]]')
+_MOST_VALUES = 8
+"""As many values in a row as `read_arguments` reads."""
+
+
+@attrs.define(eq=False)
+class _Ends:
+    """Where JSON text that grows may end.
+
+    Each character is looked at once: reading all pieces with each new one would take quadratic time.
+    """
+
+    _scanned: int = 0
+    _depth: int = 0
+    _in_string: bool = False
+    _is_escaped: bool = False
+    _values: int = 0
+
+    @property
+    def may_be_whole(self) -> bool:
+        return not self._in_string and self._depth == 0 and 0 < self._values <= _MOST_VALUES
+
+    def scan(self, pieces: list[str]) -> None:
+        """Look at the pieces that were not looked at."""
+        for place in range(self._scanned, len(pieces)):
+            text, at = pieces[place], 0
+            if self._is_escaped and text:
+                self._is_escaped, at = False, 1
+            while found := _MARKS.search(text, at):
+                at = found.end()
+                mark = found[0]
+                if mark == "\\":
+                    self._is_escaped = self._in_string and at == len(text)
+                    at += self._in_string
+                elif mark == '"':
+                    self._in_string = not self._in_string
+                elif not self._in_string:
+                    self._depth += 1 if mark in "{[" else -1
+                    self._values += self._depth == 0
+        self._scanned = len(pieces)
+
+
 @attrs.define(eq=False)
 class _Call:
     id: str = ""
@@ -125,16 +168,26 @@ class _Call:
     """Unknown fields of the call."""
     function_fields: Body = attrs.field(factory=dict)
     """Unknown fields of its function."""
+    _read: tuple[int, Mapping[str, Any] | None] = (0, None)
+    """How many pieces were read as arguments, and what they are."""
+    _ends: _Ends = attrs.field(factory=_Ends)
 
     def is_whole(self) -> bool:
         """True if the arguments are a JSON object by now."""
-        # The last piece decides first: reading all pieces with each new one would take quadratic time.
-        last = self.pieces[-1].rstrip() if self.pieces else ""
-        return last.endswith("}") and isinstance(read_arguments("".join(self.pieces)), Mapping)
+        return self._arguments() is not None
 
     def is_filled(self) -> bool:
         """True if the arguments are a JSON object that is not empty."""
-        return self.is_whole() and bool(read_arguments("".join(self.pieces)))
+        return bool(self._arguments())
+
+    def _arguments(self) -> Mapping[str, Any] | None:
+        self._ends.scan(self.pieces)
+        if not self._ends.may_be_whole:
+            return None
+        if self._read[0] != len(self.pieces):
+            found = read_arguments("".join(self.pieces))
+            self._read = len(self.pieces), found if isinstance(found, Mapping) else None
+        return self._read[1]
 
     def read(self) -> Body:
         text = "".join(self.pieces)
@@ -221,9 +274,9 @@ def _starts_next(known: _Call, call_id: str, name: str, text: str) -> bool:
         return call_id != known.id and (name != known.name or known.is_whole())
     if not known.pieces:
         return False  # a piece of the name, or its repetition
-    if known.is_whole():
-        return not text or text.lstrip().startswith("{")
-    return name != known.name
+    if (not text or text.lstrip().startswith("{")) and known.is_whole():
+        return True
+    return name != known.name and not known.is_whole()
 
 
 def _merge(target: Body, piece: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> None:

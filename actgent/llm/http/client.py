@@ -376,21 +376,24 @@ class Remote(LLM):
     async def _read_events(self, response: httpx2.Response, call: "_Call", attempt: int) -> Body:
         fold, decoder = self.fold(), _Stream()
         failure: BaseException | None = None
+        is_over = False
         try:
             with trio.CancelScope() as scope:
                 async for chunk in response.aiter_bytes():
-                    if failure is None and not fold.ended:
-                        try:
-                            await call.show(self._take(decoder, chunk, fold, response), attempt)
-                        except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
-                            # Leaving the loop here would leave the library's nested generators half read;
-                            # cancelled at their next read, they close from within.
-                            failure = error
-                            scope.cancel()
-                        if fold.complete or fold.ended:
-                            # A connection whose stream ends now can be used again; some proxies keep it open.
-                            seconds = _AFTER_END if fold.ended else _AFTER_ANSWER
-                            scope.deadline = trio.current_time() + seconds
+                    if is_over:
+                        continue
+                    scope.deadline = math.inf
+                    try:
+                        await call.show(self._take(decoder, chunk, fold, response), attempt)
+                    except BaseException as error:  # noqa: BLE001, ASYNC103 - raised again below
+                        # Leaving the loop here would leave the library's nested generators half read;
+                        # cancelled at their next read, they close from within.
+                        failure = error
+                        scope.cancel()
+                    is_over = failure is not None or fold.ended
+                    if fold.complete or is_over:
+                        # A connection whose stream ends now can be used again; some proxies keep it open.
+                        scope.deadline = trio.current_time() + (_AFTER_END if is_over else _AFTER_ANSWER)
         except (httpx2.HTTPError, httpx2.StreamError):
             if not (fold.complete or fold.ended):
                 raise

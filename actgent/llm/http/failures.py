@@ -110,7 +110,7 @@ def provider_error(
     words = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
     status = status or _status_in(fields)
     text = _text(fields, status, secrets)
-    kind = _kind(words, status, text)
+    kind: _Maker = _kind(words, status, text)
     if (generation := _generation(words, fields)) is not None:
         kind = partial(UnreadableCall, generation=generation)
     wish = retry_after(headers)
@@ -232,9 +232,10 @@ def _text(fields: Mapping[str, Any], status: int | None, secrets: Secrets) -> st
     return secrets.blotted(str(message))[:_MAX_TEXT]
 
 
-def _build(
-    kind: type[ModelError] | Callable[..., ModelError], text: str, wish: float | None, **details: Any
-) -> ModelError:
+_Maker = Callable[..., ModelError]
+
+
+def _build(kind: _Maker, text: str, wish: float | None, **details: Any) -> ModelError:
     if isinstance(kind, type) and issubclass(kind, RateLimited | ProviderUnavailable):
         return kind(text, retry_after=wish, **details)
     return kind(text, **details)
