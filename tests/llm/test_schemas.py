@@ -21,7 +21,7 @@ from actgent.llm.http.schemas import (
     Inexpressible,
     answer_form,
     tool_schema,
-    unwrapped,
+    unwrap_answer,
 )
 from actgent.messages import Text, ToolSpec
 from actgent.structured.output import output_of
@@ -222,7 +222,7 @@ async def test_every_output_has_a_form_that_providers_accept(  # noqa: PLR0917
 )
 def test_only_a_wrapped_answer_is_unwrapped(text, inner):
     """As the text that the model wrote; anything else stays as it is."""
-    assert unwrapped(text) == inner
+    assert unwrap_answer(text) == inner
 
 
 FORMS = [

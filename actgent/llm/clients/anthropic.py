@@ -26,7 +26,7 @@ from actgent.llm.http import (
     base64_text,
     count,
     described,
-    offered,
+    offered_tools,
     read_arguments,
     read_call,
     whole_calls,
@@ -107,7 +107,7 @@ class Anthropic(Remote):
         }
         if chat.system.strip():
             body["system"] = [{"type": "text", "text": chat.system}]
-        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature

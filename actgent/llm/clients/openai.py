@@ -13,6 +13,7 @@ from actgent.llm.http import (
     CALL_FIELDS,
     PDF,
     PICTURES,
+    STYLES,
     Body,
     Fold,
     Inexpressible,
@@ -26,7 +27,7 @@ from actgent.llm.http import (
     count,
     data_url,
     described,
-    offered,
+    offered_tools,
     provider_error,
     read_call,
     whole_calls,
@@ -101,7 +102,7 @@ class OpenAI(Remote):
         super().__init__(model, **options)
         if self.row is OPENAI and self._takes_video:
             self.row = row_at(self._host)
-        self.style = self.row.style
+        self.style = STYLES[self.row.schemas]
 
     def _connect(self, **options: Any) -> Sdk:
         from ._openai_sdk import make_sdk  # noqa: PLC0415 - a second and 60 MB, only when a client is made
@@ -110,7 +111,7 @@ class OpenAI(Remote):
 
     def encode(self, chat: Chat) -> Body:
         body: Body = {"messages": _in_order(self._messages(chat), self.row)}
-        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature

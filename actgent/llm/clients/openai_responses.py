@@ -25,7 +25,7 @@ from actgent.llm.http import (
     count,
     data_url,
     described,
-    offered,
+    offered_tools,
     read_call,
     whole_calls,
     wire_id,
@@ -94,7 +94,7 @@ class OpenAIResponses(Remote):
             body["include"] = ["reasoning.encrypted_content"]
         if chat.system:
             body["instructions"] = chat.system
-        if chat.tools and (tools := [_tool(*each) for each in offered(chat.tools, self.style)]):
+        if chat.tools and (tools := [_tool(*each) for each in offered_tools(chat.tools, self.style)]):
             body["tools"] = tools
         if chat.temperature is not None:
             body["temperature"] = chat.temperature

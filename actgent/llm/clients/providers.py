@@ -8,8 +8,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from actgent.llm.http.schemas import GEMINI_STYLE, OPENAI_STYLE, SchemaStyle
-
 
 @attrs.frozen(kw_only=True)
 class CompatibleProvider:
@@ -45,8 +43,8 @@ class CompatibleProvider:
     """False: it refuses a user's message directly after a tool's, so a word of the assistant goes between them."""
     alternates: bool = False
     """True: chat templates may refuse neighbours of one role, and a conversation that the assistant begins."""
-    style: SchemaStyle = OPENAI_STYLE
-    """The JSON Schemas that it accepts."""
+    schemas: str = "openai"
+    """Name of the subset of JSON Schema that it accepts; see `STYLES`."""
     unsigned_calls: str = ""
     """Regular expression of the models that refuse calls without Google's signature; empty: it knows none."""
 
@@ -70,7 +68,7 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
         key=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         url=("GEMINI_BASE_URL",),
         address="https://generativelanguage.googleapis.com/v1beta/openai",
-        style=GEMINI_STYLE,
+        schemas="gemini",
         format_with_tools=r"gemini-([3-9]|\d\d)",
         unsigned_calls=r"gemini-([3-9]|\d\d)",
     ),

@@ -7,12 +7,11 @@ from .media import PDF, PICTURES, Takes, attached
 from .names import wire_id, wire_name
 from .schemas import (
     ANTHROPIC_STYLE,
-    GEMINI_STYLE,
-    OPENAI_STYLE,
+    STYLES,
     Inexpressible,
     SchemaStyle,
     answer_form,
-    offered,
+    offered_tools,
 )
 from .sdk import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
@@ -36,11 +35,10 @@ from .wire import (
 __all__ = [
     "ANTHROPIC_STYLE",
     "CALL_FIELDS",
-    "GEMINI_STYLE",
     "INVALID_JSON",
-    "OPENAI_STYLE",
     "PDF",
     "PICTURES",
+    "STYLES",
     "Body",
     "EventTooLarge",
     "Fold",
@@ -58,7 +56,7 @@ __all__ = [
     "data_url",
     "described",
     "find_url",
-    "offered",
+    "offered_tools",
     "provider_error",
     "read_arguments",
     "read_call",

@@ -51,7 +51,7 @@ from .keys import find_key, find_url
 from .media import RefusedMedia, media_in, without_media
 from .names import real_names
 from .prices import check_price, cost_of, reported_cost, window_of
-from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, answer_form, unwrapped
+from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, answer_form, unwrap_answer
 from .sdk import Sdk
 from .secrets import Secrets, checked_headers, secrets_in, without_login
 from .sse import EventDecoder, EventTooLarge
@@ -658,7 +658,7 @@ def _is_stream(response: httpx2.Response, *, asked: bool) -> bool:
 
 def _unwrapped(answer: Answer) -> Answer:
     """Return an answer with the member `response` of its object as its text; any other answer as it is."""
-    text = unwrapped(answer.text)
+    text = unwrap_answer(answer.text)
     if text is None:
         return answer
     others = tuple(part for part in answer.parts if not isinstance(part, Text))

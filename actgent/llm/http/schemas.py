@@ -77,6 +77,13 @@ OPENAI_STYLE = SchemaStyle("OpenAI", has_strict=True)
 GEMINI_STYLE = SchemaStyle("Gemini", inlines=True, strings_only=True, dropped=_UNSUPPORTED_GEMINI)
 ANTHROPIC_STYLE = SchemaStyle("Anthropic", needs_properties=False, property_names=_PROPERTY)
 
+STYLES: Mapping[str, SchemaStyle] = {
+    "openai": OPENAI_STYLE,
+    "gemini": GEMINI_STYLE,
+    "anthropic": ANTHROPIC_STYLE,
+}
+"""The subsets by the names that the table of providers has for them."""
+
 
 @attrs.frozen
 class AnswerForm:
@@ -92,7 +99,9 @@ class AnswerForm:
 # --- the two uses ---------------------------------------------------------------------------------
 
 
-def offered(tools: Sequence[ToolSpec], style: SchemaStyle) -> Iterator[tuple[ToolSpec, Mapping[str, Any]]]:
+def offered_tools(
+    tools: Sequence[ToolSpec], style: SchemaStyle
+) -> Iterator[tuple[ToolSpec, Mapping[str, Any]]]:
     """Yield the tools that a provider can be offered, with their parameters; the others are logged once and left out."""
     for tool in tools:
         made = _kept(_tools, tool.parameters, style, partial(_tool_or_reason, tool, style))
@@ -168,7 +177,7 @@ def _answer_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
     return AnswerForm(made, strict=False, is_wrapped=is_wrapped)
 
 
-def unwrapped(text: str) -> str | None:
+def unwrap_answer(text: str) -> str | None:
     """Return the JSON text of the member of a wrapped answer; None if the text is something else."""
     if (opening := _OPENING.match(text)) is None:
         return None

@@ -14,7 +14,7 @@ _SESSION = "mcp-session-id"
 _NOT_FOUND = 404
 
 
-class SessionEnded(ToolError):
+class SessionForgotten(ToolError):
     """The server does not know the session of a call any more, so the call did not run."""
 
 

@@ -29,7 +29,7 @@ from actgent.tools.outputs.results import controls_shown
 from actgent.tools.schemas import compile_schema
 from actgent.toolsets.http import Guard
 
-from .bounded import BoundedTransport, SessionEnded
+from .bounded import BoundedTransport, SessionForgotten
 from .command import MAX_MESSAGE, ServerCommand
 from .sampling import SampledCall, Sampling, not_asked
 from .session import BoundedSession
@@ -142,7 +142,7 @@ class Link:
         Raises:
             AskPerson: the server wants to know something of a person; the call runs again with the answer.
             OutcomeUnknown: the connection was lost meanwhile.
-            SessionEnded: the server does not know the session any more; the call did not run.
+            SessionForgotten: the server does not know the session any more; the call did not run.
             ToolError: the tool failed.
         """
         call = _Call(answer)
@@ -160,7 +160,7 @@ class Link:
             is_refused = self.is_forgotten and "connection closed" not in str(error).casefold()
             if is_refused or _is_about_session(error):
                 self.end()
-                raise SessionEnded("the server ended its session: call again") from error
+                raise SessionForgotten("the server ended its session: call again") from error
             if error.code == mcp_types.CONNECTION_CLOSED:
                 raise OutcomeUnknown("the connection to its server was lost while it ran") from error
             raise ToolError(f"the server refused the call: {error}") from error

@@ -30,7 +30,7 @@ from actgent.tools.outputs.results import worded
 from actgent.toolsets.http import Guard
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
-from .bounded import SessionEnded
+from .bounded import SessionForgotten
 from .command import ServerCommand
 from .lock import ToolLock, tool_digest
 from .tokens import OAuthSettings
@@ -360,7 +360,7 @@ class MCPTool(Tool):
         link = self._server.link()
         try:
             return await link.call(self._remote, arguments, answer=answer, on_progress=report)
-        except SessionEnded:  # the call did not run
+        except SessionForgotten:  # the call did not run
             link = await self._server.next_link(link)
             return await link.call(self._remote, arguments, answer=answer, on_progress=report)
 
