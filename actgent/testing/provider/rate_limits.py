@@ -95,7 +95,8 @@ class Meter:
         tokens = _reserved(request)
         for cell in self._cells:
             if wait := cell.wait(1 if cell.kind == "requests" else tokens, now):
-                text = f"Rate limit reached for {cell.kind} per min. Limit {cell.limit:g}, try again in {wait:.3f}s."
+                wish = f", try again in {wait:.3f}s" if self._limits.is_wished else ""
+                text = f"Rate limit reached for {cell.kind} per min. Limit {cell.limit:g}{wish}."
                 return self._refuse(request, text, wait, now)
         for cell in self._cells:
             cell.spend(1 if cell.kind == "requests" else tokens, now)
