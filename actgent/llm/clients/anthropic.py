@@ -21,12 +21,12 @@ from actgent.llm.http import (
     RemoteOptions,
     SchemaStyle,
     Sdk,
-    answer_form,
     attached,
     base64_text,
     count,
     described,
     offered_tools,
+    provider_form,
     read_arguments,
     read_call,
     whole_calls,
@@ -121,7 +121,7 @@ class Anthropic(Remote):
         from ._anthropic_sdk import closed_schema  # noqa: PLC0415 - loaded since the client was made
 
         try:
-            schema = closed_schema(answer_form(wanted.schema, self.style).schema)
+            schema = closed_schema(provider_form(wanted.schema, self.style).schema)
         except ValueError:  # the prompt says the form, and the answer is checked by it
             return None
         return {"type": "json_schema", "schema": schema}

@@ -21,7 +21,6 @@ from actgent.llm.http import (
     RemoteOptions,
     Sdk,
     Takes,
-    answer_form,
     attached,
     base64_text,
     count,
@@ -29,6 +28,7 @@ from actgent.llm.http import (
     described,
     offered_tools,
     provider_error,
+    provider_form,
     read_call,
     whole_calls,
     wire_id,
@@ -126,7 +126,7 @@ class OpenAI(Remote):
         if with_tools and not re.search(self.row.format_with_tools, self.model):
             return None
         try:
-            form = answer_form(wanted.schema, self.style)
+            form = provider_form(wanted.schema, self.style)
         except Inexpressible:
             return None
         if not re.search(self.row.json_schema_models, self.model):

@@ -20,12 +20,12 @@ from actgent.llm.http import (
     RemoteOptions,
     SchemaStyle,
     Sdk,
-    answer_form,
     attached,
     count,
     data_url,
     described,
     offered_tools,
+    provider_form,
     read_call,
     whole_calls,
     wire_id,
@@ -251,7 +251,7 @@ def _tool(tool: ToolSpec, parameters: Mapping[str, Any]) -> Body:
 
 def _form(wanted: ResponseFormat, style: SchemaStyle) -> Body | None:
     try:
-        form = answer_form(wanted.schema, style)
+        form = provider_form(wanted.schema, style)
     except Inexpressible:
         return None
     return {

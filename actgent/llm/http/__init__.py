@@ -10,8 +10,8 @@ from .schemas import (
     STYLES,
     Inexpressible,
     SchemaStyle,
-    answer_form,
     offered_tools,
+    provider_form,
 )
 from .sdk import Sdk, set_platform
 from .sse import EventTooLarge, LineDecoder
@@ -49,7 +49,6 @@ __all__ = [
     "SchemaStyle",
     "Sdk",
     "Takes",
-    "answer_form",
     "attached",
     "base64_text",
     "count",
@@ -58,6 +57,7 @@ __all__ = [
     "find_url",
     "offered_tools",
     "provider_error",
+    "provider_form",
     "read_arguments",
     "read_call",
     "result_text",

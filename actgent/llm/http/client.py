@@ -51,7 +51,7 @@ from .keys import find_key, find_url
 from .media import RefusedMedia, media_in, without_media
 from .names import real_names
 from .prices import check_price, cost_of, reported_cost, window_of
-from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, answer_form, unwrap_answer
+from .schemas import OPENAI_STYLE, Inexpressible, SchemaStyle, provider_form, unwrap_answer
 from .sdk import Sdk
 from .secrets import Secrets, checked_headers, secrets_in, without_login
 from .sse import EventDecoder, EventTooLarge
@@ -257,7 +257,7 @@ class Remote(LLM):
     def _wraps(self, wanted: ResponseFormat) -> bool:
         """True if the provider is asked for the answer as a member of an object."""
         try:
-            return answer_form(wanted.schema, self.style).is_wrapped
+            return provider_form(wanted.schema, self.style).is_wrapped
         except Inexpressible:
             return False
 

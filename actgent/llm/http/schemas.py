@@ -143,16 +143,16 @@ def tool_schema(parameters: Mapping[str, Any], style: SchemaStyle) -> Mapping[st
     return made
 
 
-def answer_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
+def provider_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
     """Return the form of an answer with a plain object at the root.
 
     Raises:
         Inexpressible: A reference leads nowhere, or the schema is too deep.
     """
-    return _kept(_forms, schema, style, partial(_answer_form, schema, style))
+    return _kept(_forms, schema, style, partial(_make_form, schema, style))
 
 
-def _answer_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
+def _make_form(schema: Mapping[str, Any], style: SchemaStyle) -> AnswerForm:
     rewriter = _Rewriter(schema, style)
     root = rewriter.resolved(schema)
     is_wrapped = _types(root) != {"object"} or any(key in root for key in (*_LISTS, "enum", "const", "not"))
