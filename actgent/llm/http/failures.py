@@ -4,8 +4,7 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from actgent.errors import (
@@ -110,19 +109,17 @@ def provider_error(
     words = [str(fields[key]) for key in ("code", "type") if fields.get(key) is not None]
     status = status or _status_in(fields)
     text = _text(fields, status, secrets)
-    kind: _Maker = _kind(words, status, text)
+    details: dict[str, Any] = {
+        "model": model,
+        "status": status,
+        "code": shown(secrets.blotted(_code(words))) if words else None,
+        "request_id": request_id(headers, secrets),
+    }
     if (generation := _generation(words, fields)) is not None:
-        kind = partial(UnreadableCall, generation=generation)
+        return UnreadableCall(text, generation=generation, **details)
     wish = retry_after(headers)
-    error = _build(
-        kind,
-        text,
-        retry_delay(fields) if wish is None else wish,
-        model=model,
-        status=status,
-        code=shown(secrets.blotted(_code(words))) if words else None,
-        request_id=request_id(headers, secrets),
-    )
+    kind = _kind(words, status, text)
+    error = _build(kind, text, retry_delay(fields) if wish is None else wish, **details)
     if headers.get("x-should-retry") == "false":
         error.retryable = False
     return error
@@ -232,11 +229,8 @@ def _text(fields: Mapping[str, Any], status: int | None, secrets: Secrets) -> st
     return secrets.blotted(str(message))[:_MAX_TEXT]
 
 
-_Maker = Callable[..., ModelError]
-
-
-def _build(kind: _Maker, text: str, wish: float | None, **details: Any) -> ModelError:
-    if isinstance(kind, type) and issubclass(kind, RateLimited | ProviderUnavailable):
+def _build(kind: type[ModelError], text: str, wish: float | None, **details: Any) -> ModelError:
+    if issubclass(kind, RateLimited | ProviderUnavailable):
         return kind(text, retry_after=wish, **details)
     return kind(text, **details)
 
