@@ -8,6 +8,7 @@ import enum
 import fractions
 import ipaddress
 import json
+import math
 import pathlib
 import re
 import types
@@ -112,7 +113,6 @@ def _sorted(value: Collection[Any]) -> list[Any]:
         return list(value)
 
 
-# NaN and Infinity are written as Python does: a model reads them, and the tool has done its work.
 _STEPS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((dt.date, dt.time), lambda value: value.isoformat()),
     (enum.Enum, lambda value: value.value),
@@ -132,18 +132,20 @@ _STEPS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (types.SimpleNamespace, vars),
 )
 """How values of the standard library become data: a tool that returned one has done its work."""
-_encode = json.JSONEncoder(ensure_ascii=False, default=_plain).encode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_plain).encode
 _MAX_LEVELS = 100
 
 
 def _text_keys(value: Any, level: int = 0) -> Any:
-    """Return a value whose mappings have texts as keys, where JSON takes no others: dates, enums, tuples."""
+    """Return a value with text where JSON takes nothing else: keys that are dates or tuples, NaN and Infinity."""
     if level > _MAX_LEVELS:
         raise RecursionError(f"nested deeper than {_MAX_LEVELS} levels")
     if isinstance(value, Mapping):
         return {_key(key): _text_keys(item, level + 1) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_text_keys(item, level + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, (str, int, float, NoneType)):
         return value
     return _text_keys(_plain(value), level + 1)
@@ -178,8 +180,8 @@ def to_text(value: object) -> str:
     try:
         try:
             return _carried(_encode(value))
-        except TypeError as error:
-            if not str(error).startswith("keys must be"):
+        except (TypeError, ValueError) as error:
+            if not str(error).startswith(("keys must be", "Out of range float")):
                 raise
             return _carried(_encode(_text_keys(value)))
     except Exception as error:  # the value's own methods may raise anything

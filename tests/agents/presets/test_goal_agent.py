@@ -257,7 +257,7 @@ async def test_tools_that_fail_do_not_end_the_run():
     """Case 7 (want), weaknesses 1 and 2: what a tool raises or cannot be written is an observation."""
 
     def odd(state, args):
-        return ("bytes", b"\xff")
+        return ("object", object())
 
     def wrong(state, args):
         return {"v": 1}
