@@ -1,7 +1,7 @@
 """Tools that call an API over HTTP, and the guard that every connection goes through."""
 
 from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, credentials_of
-from .exchange import APIRequest, Connections, WorthRepeating
+from .exchange import APIRequest, Connections, WorthRepeating, decode_text, read_body
 from .guard import Guard
 from .tool import EFFECTS, OURS, HTTPTool, api_tool, plain, readable
 
@@ -21,6 +21,8 @@ __all__ = [
     "api_tool",
     "check_auth",
     "credentials_of",
+    "decode_text",
     "plain",
+    "read_body",
     "readable",
 ]

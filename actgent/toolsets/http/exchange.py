@@ -2,9 +2,10 @@
 
 send          follows redirects, each a request of its own
   _exchange   one request; foreign exceptions become ours here and nowhere else
-    _read     the answer, as far as it may go
+    read_body the answer, as far as it may go
 """
 
+import codecs
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,7 +19,7 @@ from actgent.errors.printable import counted, shown
 from actgent.support.foreign import telling_text
 
 from .auth import NO_CREDENTIALS, Credentials
-from .guard import Guard
+from .guard import CODINGS, Guard
 
 SHOWN = 2_000
 """Characters of an error's body that the model reads."""
@@ -62,11 +63,7 @@ class APIResponse:
     @property
     def text(self) -> str:
         """The body as text, by the charset that the answer names, or UTF-8."""
-        encoding = httpx2.Response(200, headers=self.headers).charset_encoding or "utf-8"
-        try:
-            text = self.body.decode(encoding, "replace")
-        except LookupError:
-            text = self.body.decode("utf-8", "replace")
+        text = decode_text(self.body, httpx2.Response(200, headers=self.headers).charset_encoding)
         return f"{text}\n[cut after {counted(len(self.body), 'byte')}]" if self.is_cut else text
 
 
@@ -163,8 +160,9 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
             timeout=None,
         )
         async with _answer(client, sent) as response:
-            return await _read(response, request)
-    except AddressRefused:
+            body, is_cut = await read_body(response, request.max_bytes)
+            return APIResponse(response.status_code, response.headers, body, is_cut, request.url)
+    except (AddressRefused, RequestFailed):
         raise
     except (
         httpx2.UnsupportedProtocol,
@@ -198,16 +196,40 @@ async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncI
             await response.aclose()
 
 
-async def _read(response: httpx2.Response, request: APIRequest) -> APIResponse:
+async def read_body(response: httpx2.Response, max_bytes: int) -> tuple[bytes, bool]:
+    """Return at most `max_bytes` of the decoded body of a response, and True if the body is longer.
+
+    httpx2 decodes gzip and deflate in pieces of 1 MiB, so a short packed body takes no more memory than a plain body.
+
+    Raises:
+        RequestFailed: The body has a content coding that was not asked for, or several codings on top of each other.
+    """
+    codings = response.headers.get_list("content-encoding", split_commas=True)
+    used = [coding for each in codings if (coding := each.strip().lower()) not in ("", "identity")]
+    if len(used) > 1 or not CODINGS.issuperset(used):
+        raise RequestFailed(
+            f"the answer has the content coding {shown(', '.join(used))}, "
+            f"and the request accepts one of {', '.join(sorted(CODINGS))}"
+        )
     body = bytearray()
-    is_cut = False
     async for piece in response.aiter_bytes(65_536):
         body += piece
-        if len(body) > request.max_bytes:
-            del body[request.max_bytes :]
-            is_cut = True
-            break
-    return APIResponse(response.status_code, response.headers, bytes(body), is_cut, request.url)
+        if len(body) > max_bytes:
+            return bytes(body[:max_bytes]), True
+    return bytes(body), False
+
+
+_SLOW_CODECS = frozenset({"idna", "punycode"})
+"""Text codecs of Python that take quadratic time."""
+
+
+def decode_text(body: bytes, charset: str | None) -> str:
+    """Decode a body by the charset that its server names; by UTF-8 if the charset is absent, unknown or slow."""
+    try:
+        codec = codecs.lookup(charset or "utf-8").name
+        return body.decode("utf-8" if codec in _SLOW_CODECS else codec, "replace")
+    except (LookupError, ValueError):
+        return body.decode("utf-8", "replace")
 
 
 def _checked(response: APIResponse, request: APIRequest) -> APIResponse:

@@ -8,6 +8,7 @@ a redirect: it is a connection like any other.
 import ipaddress
 import re
 from collections.abc import Callable, Iterable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import attrs
@@ -24,6 +25,8 @@ from .names import addresses_of
 _log = logger_of(__name__)
 _NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
 """A host's; with a number at the end it would be an address."""
+CODINGS = frozenset({"deflate", "gzip"})
+"""Content codings that `read_body` decodes. A zstd frame may demand a window of 128 MB, so zstd is not accepted."""
 Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 
@@ -80,13 +83,22 @@ class Guard:
         raise AddressRefused(host, reason)
 
     def client(self, *, wrap: Wrap | None = None, **options: Any) -> httpx2.AsyncClient:
-        """Make a client all of whose connections go through the guard; it follows no redirects and reads no environment.
+        """Make an HTTP client that connects through the guard, follows no redirects and ignores the environment.
 
-        `wrap` makes another transport of the guarded one, which sends by that; the other options are those of httpx2.
+        The client stores no cookies: it serves the sessions of all owners, and a stored login would serve them all.
+
+        Args:
+            wrap: Returns the transport that the client uses, given the guarded transport.
+            **options: Further arguments of `httpx2.AsyncClient`.
         """
         guarded = _GuardedTransport(self)
         transport = guarded if wrap is None else wrap(guarded)
-        return httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, **options)
+        cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        client = httpx2.AsyncClient(
+            transport=transport, trust_env=False, follow_redirects=False, cookies=cookies, **options
+        )
+        client.headers["Accept-Encoding"] = ", ".join(sorted(CODINGS))
+        return client
 
 
 class _GuardedTransport(httpx2.AsyncHTTPTransport):

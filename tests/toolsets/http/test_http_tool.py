@@ -2,13 +2,16 @@
 
 import gzip
 import json
+import time
+import tracemalloc
+import zlib
 from pathlib import Path
 
 import orjson
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, File, Image, ScriptedLLM, ToolCall, ToolContext
+from actgent import BareAgent, ConfigurationError, File, Image, OpenAPI, ScriptedLLM, ToolCall, ToolContext
 from actgent.errors import AddressRefused, RequestFailed, ToolError
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -514,3 +517,111 @@ async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
     assert await got.execute({}, ToolContext()) == shown
     cut = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"], max_bytes=4)
     assert isinstance(await cut.execute({}, ToolContext()), str)
+
+
+# --- cookies -----------------------------------------------------------------------------------
+
+
+def logs_in(request):
+    """Answer `/login?user=NAME` with a cookie, and any other path with the cookie that came."""
+    cookie = request["headers"].get("cookie", "no cookie")
+    user = request["query"].partition("user=")[2]
+    given = {"Set-Cookie": f"sid={user}; Path=/"} if user else {}
+    return 200, {"Content-Type": "text/plain", **given}, cookie.encode()
+
+
+def one_http_tool(url):
+    return HTTPTool("call", f"{url}/{{path}}", query={"user": {"type": "string"}}, allow=HERE)
+
+
+def one_openapi(url):
+    parameters = [
+        {"name": "path", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "user", "in": "query", "schema": {"type": "string"}},
+    ]
+    paths = {"/{path}": {"get": {"operationId": "call", "parameters": parameters}}}
+    document = {"openapi": "3.1.0", "info": {"title": "Shop", "version": "1"}, "paths": paths}
+    return OpenAPI({**document, "servers": [{"url": url}]}, allow=HERE)
+
+
+@pytest.mark.parametrize("make", [one_http_tool, one_openapi])
+async def test_a_login_of_one_session_is_not_used_in_another_session(server, make):
+    """A cookie that the API sets in Ada's session goes into no request of Bob's session."""
+    server.answer = logs_in
+    llm = ScriptedLLM(
+        [
+            [ToolCall("call", {"path": "login", "user": "ada"})],
+            "logged in",
+            [ToolCall("call", {"path": "me"})],
+            "done",
+        ]
+    )
+    async with BareAgent("clerk", llm=llm, tools=[make(server.url)]) as agent:
+        await agent.run("Log in.", session=await agent.create_session("ada"))
+        bobs = await agent.create_session("bob")
+        await agent.run("Who am I?", session=bobs)
+        (result,) = (each for message in bobs.history for each in message.tool_results)
+    assert result.content == "no cookie"
+    assert ["cookie" in each["headers"] for each in server.requests] == [False, False]
+
+
+@pytest.mark.parametrize("make", [lambda url: HTTPTool("call", url, allow=HERE), None])
+async def test_a_cookie_does_not_follow_a_redirect_to_another_origin(server, elsewhere, make):
+    """Cookies have no port, so a store of cookies would send them to another server of the same host."""
+    server.answer = lambda _: (302, {"Location": f"{elsewhere.url}/there", "Set-Cookie": "sid=1"}, b"")
+    elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, b"ok")
+    if make is None:
+        result = await call(page_tool(allow=HERE), url=server.url)
+    else:
+        result = await call(make(server.url))
+    assert result.error is None
+    assert "cookie" not in elsewhere.requests[0]["headers"]
+
+
+# --- packed answers ----------------------------------------------------------------------------
+
+
+def fetch_tools(url):
+    return [(HTTPTool("get", url, allow=HERE, retries=0), {}), (page_tool(allow=HERE), {"url": url})]
+
+
+def packed(coding, data):
+    compressor = zlib.compressobj(9, zlib.DEFLATED, {"gzip": 31, "deflate": 15}[coding])
+    return compressor.compress(data) + compressor.flush()
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+async def test_a_packed_answer_takes_little_memory(server, coding):
+    """100 MB of NUL in 100 KB: neither the decoded body nor its control characters take more than the bound."""
+    body = packed(coding, b"\0" * 100_000_000)
+    server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, body)
+    for tool, arguments in fetch_tools(server.url):
+        tracemalloc.start()
+        try:
+            result = await call(tool, **arguments)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert result.error is None
+        assert result.content.startswith("\u2400" * 1000)
+        assert peak < 40_000_000
+
+
+@pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress"])
+async def test_an_answer_in_a_coding_that_was_not_asked_for_is_refused(server, coding):
+    """The requests accept gzip and deflate; other codings may need 128 MB for one frame."""
+    server.answer = lambda _: (200, {"Content-Type": "text/plain", "Content-Encoding": coding}, b"data")
+    for tool, arguments in fetch_tools(server.url):
+        result = await call(tool, **arguments)
+        assert coding in result.error
+        assert "deflate, gzip" in result.error
+        assert server.requests[-1]["headers"]["accept-encoding"] == "deflate, gzip"
+
+
+async def test_a_charset_that_takes_quadratic_time_is_not_used(server):
+    """Python's `punycode` takes a minute for a megabyte."""
+    server.answer = lambda _: (200, {"Content-Type": "text/plain; charset=punycode"}, b"a" * 900_000)
+    for tool, arguments in fetch_tools(server.url):
+        begun = time.process_time()
+        assert (await call(tool, **arguments)).content.startswith("aaa")
+        assert time.process_time() - begun < 5

@@ -1,6 +1,7 @@
 """Pages as text: through the guard, bounded, and however broken."""
 
 import time
+import tracemalloc
 
 import pytest
 import trio
@@ -103,3 +104,16 @@ async def test_addresses_that_are_none(url):
         await agent.run("go", session=session)
         (result,) = (r for message in session.history for r in message.tool_results)
     assert result.status == "error"
+
+
+@pytest.mark.parametrize("piece", ["é1<p>", "日 本<br>", "日 "])
+def test_a_page_of_short_pieces_takes_little_memory(piece):
+    """Short words and tags take no more than some copies of the page."""
+    page = piece * (300_000 // len(piece))
+    tracemalloc.start()
+    try:
+        page_text(page)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_500_000
