@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 import time
 import uuid
 from contextlib import closing, suppress
@@ -226,19 +228,21 @@ def test_postgres_refuses_what_is_no_question(table, statement):
     assert not Path("/tmp/ready_harm").exists()
 
 
-def test_nothing_that_a_function_writes_in_postgres_stays(table, caplog, monkeypatch):
-    """Large objects are made in READ ONLY transactions too, before version 16; and who asks as a superuser is warned."""
+def test_postgres_rolls_back_what_a_function_of_the_database_writes(table, caplog, monkeypatch):
+    """Before version 16, `lo_create` also writes in READ ONLY transactions. A superuser is named in the log."""
+    psycopg = pytest.importorskip("psycopg")
     monkeypatch.setattr("actgent.support.logs._filter._kinds", {})  # it tells the same a few times only
     ask = sql_tool(POSTGRES)
-    ((version,),) = ask("select current_setting('server_version_num')::int")["rows"]
-    if version >= 160_000:
-        with pytest.raises(ToolError, match="read-only"):
-            ask("select lo_create(0)")
-    else:
-        made = ask("select lo_create(0)")["rows"][0][0]
-        assert (
-            ask("select oid from pg_largeobject_metadata where oid = %(made)s", {"made": made})["rows"] == []
-        )
+    with psycopg.connect(POSTGRES, autocommit=True) as connection:
+        connection.execute(f"create function f_{table}() returns oid language sql as 'select lo_create(0)'")
+        try:
+            with suppress(
+                ToolError
+            ):  # "cannot execute lo_create() in a read-only transaction" from version 16 on
+                made = ask(f"select f_{table}()")["rows"][0][0]
+                assert ask(f"select oid from pg_largeobject_metadata where oid = {made}")["rows"] == []
+        finally:
+            connection.execute(f"drop function f_{table}")
     is_superuser = ask("select current_setting('is_superuser')")["rows"] == [["on"]]
     assert ("as the superuser" in caplog.text) is is_superuser
 
@@ -247,3 +251,139 @@ def test_postgres_stops_what_takes_too_long(table):
     """By its own clock."""
     with pytest.raises(ToolError, match="longer than"):
         sql_tool(POSTGRES, timeout=0.2)("select pg_sleep(5)")
+
+
+def test_a_statement_that_ignores_the_server_timeout_ends_at_the_deadline(table):
+    """A function that catches every cancellation keeps neither this process nor, for long, the server busy."""
+    psycopg = pytest.importorskip("psycopg")
+    body = "begin loop begin perform pg_sleep(1); exception when query_canceled then null; end; end loop; end"
+    name = f"f_{table}"
+    with psycopg.connect(POSTGRES, autocommit=True) as connection:
+        connection.execute(f"create function {name}() returns int language plpgsql as $${body}$$")
+        try:
+            begun = time.monotonic()
+            with pytest.raises(ToolError, match="longer than"):
+                sql_tool(POSTGRES, timeout=0.3)(f"select {name}()")
+            assert time.monotonic() - begun < 5
+            running = "select count(*) from pg_stat_activity where query like %s and pid <> pg_backend_pid()"
+            ends = time.monotonic() + 20
+            while connection.execute(running, [f"%{name}()%limit%"]).fetchone() != (0,):
+                assert time.monotonic() < ends, "the server still runs the statement"
+        finally:
+            connection.execute(f"drop function {name}")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select set_config('statement_timeout', '0', false)",
+        "select pg_catalog . set_config /* a /* nested */ comment */ -- (\n ('work_mem', '1GB', false)",
+        "select \"set_config\"('work_mem', '1GB', false)",
+        "select U&\"\\0073et_config\"('work_mem', '1GB', false)",
+        "select $$'$$, set_config('work_mem', '1GB', false)",
+        "select E'\\'', set_config('work_mem', '1GB', false)",
+        "select * from (select 1) a, lateral (select set_config('work_mem', '1GB', false)) b",
+        "select query_to_xml('select set_config(''work_mem'', ''1GB'', false)', true, true, '')",
+        "select * from ts_stat('select set_config(''work_mem'', ''1GB'', false)::tsvector')",
+        "select pg_advisory_lock(1)",
+        "select lo_create(0)",
+        "select pg_reload_conf()",
+        "select pg_read_file('/etc/passwd')",
+        "select pg_notify('channel', 'text')",
+        "select pg_logical_emit_message(false, 'a', 'b')",
+    ],
+)
+def test_postgres_refuses_functions_that_change_something_outside_of_the_statement(table, statement):
+    """However the name is written, and also in a text that another function runs."""
+    with pytest.raises(ToolError, match="not allowed"):
+        sql_tool(POSTGRES)(statement)
+
+
+def test_postgres_allows_harmless_functions_and_words_in_strings(table):
+    """Names in strings and comments are no calls."""
+    ask = sql_tool(POSTGRES)
+    found = ask(
+        "select 'set_config(''a'')', $x$set_config()$x$, E'\\'lo_create(', random() < 2, pg_sleep(0), 5 % 3 -- set_config("
+    )
+    assert found["rows"] == [["set_config('a')", "set_config()", "'lo_create(", True, "", 2]]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select repeat('x', 20000000) from generate_series(1, 3)",
+        "select array[repeat('x', 20000000)]",
+        "select row(repeat('x', 20000000))",
+        "select json_build_object('a', repeat('x', 20000000))",
+        "select convert_to(repeat('x', 20000000), 'utf8')",
+        "select repeat('x', 20000000), repeat('y', 20000000) from generate_series(1, 50)",
+        f"select {', '.join(['a'] * 50)} from repeat('x', 2000000) a",
+    ],
+)
+def test_a_large_value_of_postgres_is_cut_by_the_server(table, statement):
+    """This process never receives it: libpq allocates outside of Python, so the test measures a process of its own."""
+    code = (
+        "import resource, sys; from actgent.toolsets.ready import sql_tool; ask = sql_tool(sys.argv[1], timeout=60)\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; ask('select 1'); before = peak()\n"
+        "ask(sys.argv[2]); print(peak() - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, POSTGRES, statement], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 20_000  # kilobytes
+
+
+def test_text_that_closes_the_parenthesis_of_the_bounded_statement_is_refused(table):
+    """The bounds cannot be left by text that is no statement by itself."""
+    with pytest.raises(ToolError, match="Only one SELECT"):
+        sql_tool(POSTGRES)("select 1) as t(c1) union all select repeat('x', 1000000) from (select 'a'")
+
+
+def test_values_of_postgres_as_json_has_them(table):
+    """Numbers and booleans as such, bytes by their size, other types in the notation of PostgreSQL."""
+    found = sql_tool(POSTGRES)(
+        "select 1, 2.5::float8, 'inf'::float8, 2.50, true, null, '\\x00ff'::bytea, date '2026-01-02', array[1, 2], '{\"a\": 1}'::json"
+    )
+    assert found["rows"] == [
+        [1, 2.5, "inf", "2.50", True, None, "[2 bytes]", "2026-01-02", "{1,2}", '{"a": 1}']
+    ]
+
+
+# --- space of SQLite ---------------------------------------------------------------------------
+
+MANY = "with recursive c(x) as (select 1 union all select x + 1 from c limit 300)"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"{MANY} select count(*) from (select distinct zeroblob(900000) || x b from c)",
+        f"{MANY} select length(b) from (select zeroblob(900000) || (x * 7919 % 1000) b from c order by b) limit 1",
+        f"{MANY} select count(*) from (select zeroblob(900000) || x b from c union select x from c)",
+        f"{MANY} select sum(length(b)) over (order by b) from (select zeroblob(900000) || x b from c)",
+    ],
+)
+def test_temporary_files_of_sqlite_are_bounded(database, statement):
+    """270 MB to sort or collect are refused after 100 MB, and a smaller statement runs afterwards."""
+    ask = sql_tool(f"sqlite:///{database}", timeout=60)
+    with pytest.raises(ToolError, match="100,000,000 bytes of temporary files"):
+        ask(statement)
+    assert ask(statement.replace("limit 300", "limit 30"))["rows"]
+
+
+def test_a_wide_row_of_sqlite_is_bounded(database):
+    """SQLite makes whole rows: 200 values of a megabyte each would be 200 MB."""
+    ask = sql_tool(f"sqlite:///{database}")
+    with pytest.raises(ToolError, match="too big"):
+        ask(f"select {', '.join(['zeroblob(900000)'] * 200)}")
+    with pytest.raises(ToolError, match="too many arguments"):
+        ask(f"select max({', '.join(['zeroblob(900000)'] * 60)})")
+
+
+def test_a_database_in_wal_mode_that_is_written_meanwhile(database):
+    """The statement sees what is committed."""
+    with closing(sqlite3.connect(database)) as writer, writer:
+        writer.execute("pragma journal_mode = wal")
+        writer.execute("insert into products values ('new', 1)")
+        writer.commit()
+        assert sql_tool(f"sqlite:///{database}")("select count(*) from products")["rows"] == [[3]]
