@@ -16,10 +16,8 @@ from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ToolError
 from actgent.tools.base import AskFor, Effect, Tool, ToolContext
 
-from .sandboxed import CommandEnd, SandboxBounds, run_sandboxed
+from .sandboxed import PLACE, SCRATCH_PLACE, CommandEnd, Sandbox, SandboxBounds, run_sandboxed
 
-PLACE = "/work"
-"""Where a command runs."""
 _NOBODY = 65534
 """The user that runs commands of a process of root: the limit on processes does not hold for root."""
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -33,7 +31,8 @@ _SETTINGS = (
 )
 _SCRATCH = 16_000_000
 """Bytes of the second place that a command may write in."""
-_SCRATCH_PLACE = "/tmp"  # noqa: S108 - one of the sandbox, and nobody else's
+_OWN = (PLACE, "/proc", "/dev")
+"""Paths that the sandbox has of its own."""
 _GRACE = 5.0
 """Seconds that a call may take beyond its command, to start and to clean up."""
 _TOOLS = {"bwrap": "bubblewrap", "prlimit": "util-linux"}
@@ -49,27 +48,41 @@ def process_tool(
     memory: int = SandboxBounds().memory,
     processes: int = SandboxBounds().processes,
     disk: int = SandboxBounds().disk,
+    files: int = SandboxBounds().files,
     output: int = SandboxBounds().output,
     approval: bool | Ask | AskFor = False,
 ) -> Tool:
     """Make a tool that runs a shell command in a sandbox, by the programs of this machine.
 
+    When a call ends, is cancelled, or this process is killed, all processes of its command are killed.
+
+    `memory` is exact where this process may create a cgroup with a memory controller (as root, in most containers, and in
+    services of a user's systemd). Elsewhere the processes are measured four times a second, files without a name
+    (`memfd_create`) are refused, and these are not bounded: memory of the kernel for sockets, pipes and page tables, memory
+    that is taken and given back between two measurements, and space of a disk under `folder` in files that were removed but
+    are still open, mapped, or in a socket.
+
     Args:
         name: What the model calls it by.
         folder: Where commands write, at `/work`; it stays. None: each command has an empty one in memory.
         read: Further folders and files that commands read, under their own paths; of the system they read `/usr`.
+            Commands then open no Unix sockets (of x86_64 and aarch64), since a socket below these paths leads to its server.
         environment: Variables that commands have; of this process they have none.
         seconds: How long a command may take.
-        memory: Bytes that its processes may take.
+        memory: Bytes that its processes may take together, with files in memory.
         processes: How many processes and threads may run at once.
         disk: Bytes that the folder may take.
+        files: How many files and folders may be in the folder.
         output: Bytes of output.
         approval: True: a person approves each command.
 
     Raises:
-        ConfigurationError: bubblewrap or prlimit is not installed, or the folder is not there or root's.
+        ConfigurationError: bubblewrap or prlimit is not installed, the folder is not there or root's, or a path of `read`
+            is not there, is no folder or file, or is below a path that the sandbox uses for itself.
     """
-    bounds = SandboxBounds(seconds=seconds, memory=memory, processes=processes, disk=disk, output=output)
+    bounds = SandboxBounds(
+        seconds=seconds, memory=memory, processes=processes, disk=disk, files=files, output=output
+    )
     tool = ProcessTool(
         name,
         folder=_checked(folder),
@@ -110,20 +123,21 @@ class ProcessTool(Tool):
             f"Run a shell command in a sandbox: no network; it writes in {PLACE}, which {keeps}, "
             f"and in /tmp; at most {bounds.seconds:g} s."
         )
-        self._bounds = bounds
-        self._folder = folder
-        self._user = _user_of(folder)
-        self._before = [
-            *_sandbox(programs["bwrap"], folder, read, environment, bounds),
-            *_limits(programs["prlimit"], bounds),
-        ]
+        self._sandbox = Sandbox(
+            line=[
+                *_sandbox(programs["bwrap"], folder, read, environment, bounds),
+                *_limits(programs["prlimit"], bounds),
+            ],
+            bounds=bounds,
+            folder=folder,
+            user=_user_of(folder),
+            allows_unix=not read,
+        )
 
     async def execute(self, arguments: Mapping[str, Any], context: ToolContext) -> object:
         if "\0" in (command := arguments["command"]):
             raise ToolError("a command cannot hold NUL")
-        ended = await run_sandboxed(
-            [*self._before, "/bin/sh", "-c", command], self._bounds, self._folder, self._user
-        )
+        ended = await run_sandboxed(self._sandbox, ["/bin/sh", "-c", command])
         if not ended.has_begun:
             raise ToolError(f"the sandbox cannot be set up here: {ended.output.strip()[:500]}")
         return _told(ended)
@@ -163,7 +177,7 @@ def _sandbox(
             line += ["--symlink", str(Path(path).readlink()), path]
         else:
             line += ["--ro-bind-try", path, path]
-    for path in (*_SETTINGS, *read):
+    for path in _SETTINGS:
         line += ["--ro-bind-try", path, path]
     line += [
         "--proc",
@@ -175,11 +189,13 @@ def _sandbox(
         "--size",
         str(_SCRATCH),
         "--tmpfs",
-        _SCRATCH_PLACE,
+        SCRATCH_PLACE,
     ]
     line += (
         ["--size", str(bounds.disk), "--tmpfs", PLACE] if folder is None else ["--bind", str(folder), PLACE]
     )
+    for path in read:  # after the folders in memory, which would cover paths below /tmp
+        line += ["--ro-bind", path, path]
     line += ["--remount-ro", "/", "--chdir", PLACE, "--clearenv"]
     told = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": PLACE, "LANG": "C.UTF-8", **environment}
     for name, text in told.items():
@@ -226,9 +242,19 @@ def _checked(folder: str | os.PathLike[str] | None) -> Path | None:
 
 
 def _existing(path: str | os.PathLike[str]) -> str:
-    if not Path(path).exists():
+    there = Path(path).absolute()
+    if not there.exists():
         raise ConfigurationError(f"read= names what is there, not {os.fspath(path)!r}")
-    return str(Path(path).absolute())
+    if not there.is_dir() and not there.is_file():
+        raise ConfigurationError(
+            f"read= names folders and files, and {os.fspath(path)!r} is a socket, pipe or device"
+        )
+    normal = Path(os.path.normpath(there))
+    if normal in (Path("/"), Path(SCRATCH_PLACE)) or any(normal.is_relative_to(each) for each in _OWN):
+        raise ConfigurationError(
+            f"read= cannot name {os.fspath(path)!r}: the sandbox has a {normal} of its own; name a folder elsewhere"
+        )
+    return str(normal)
 
 
 def _user_of(folder: Path | None) -> int | None:

@@ -10,19 +10,24 @@ A filter is a program for the machine of BPF (seccomp(2)); the numbers of system
 import platform
 import struct
 
-_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _RETURN, _AND = 0x20, 0x15, 0x35, 0x06, 0x54
 """Instructions: load a word of the call, jump where it is equal, or not below, and return."""
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 """Where these stand in what the filter is given."""
 _ALLOW, _KILL, _REFUSE = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
 _EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _FAMILIES = (1, 2, 10, 16)
 """Sockets of files, IPv4, IPv6 and netlink: namespaces divide these."""
+_CONNECTED_PAIRS, _SOCKET_TYPE = (1, 5), 0xF
+"""SOCK_STREAM and SOCK_SEQPACKET, and the mask of the type. A datagram socket of a pair can still send to any path."""
+_SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 _X32 = 0x4000_0000
 """From here on stand the calls of x86_64 once more, for another ABI."""
 _SINCE_424 = (428, 429, 430, 431, 432, 433, 442, 447)
 """open_tree, move_mount, fsopen, fsconfig, fsmount, fspick, mount_setattr, memfd_secret: the same on all machines."""
 _IO_URING = (425, 426, 427)
+_SHARED_MEMORY = {"x86_64": (29, 64, 68, 319), "aarch64": (194, 190, 186, 279)}
+"""shmget, semget, msgget, memfd_create. Memory of System V segments that no process has attached belongs to no process."""
 _MACHINES = {
     # Its name for the kernel, the number of `socket`, and of: add_key, request_key, keyctl, bpf, perf_event_open, userfaultfd,
     # ptrace, process_vm_readv, process_vm_writev, kexec_load, kexec_file_load, init_module, finit_module, delete_module,
@@ -41,12 +46,23 @@ _MACHINES = {
 }
 
 
-def seccomp_program(machine: str | None = None) -> bytes:
-    """The filter for a machine, by default this one; empty for one whose numbers are not known here."""
-    known = _MACHINES.get(machine or platform.machine())
+def seccomp_program(
+    machine: str | None = None, *, allows_memfd: bool = True, allows_unix: bool = True
+) -> bytes:
+    """Return the filter for a machine, by default this one; empty if its system call numbers are not known.
+
+    Args:
+        machine: Name of the machine as `uname -m` prints it.
+        allows_memfd: False refuses files in memory without a name, which only a memory cgroup can count.
+        allows_unix: False refuses sockets that can connect to a path; pairs of connected sockets stay allowed.
+    """
+    name = machine or platform.machine()
+    known = _MACHINES.get(name)
     if known is None:
         return b""
     architecture, socket, *refused = known
+    socketpair = _SOCKETPAIR[name]
+    *system_v, memfd = _SHARED_MEMORY[name]
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, architecture),
@@ -54,12 +70,22 @@ def seccomp_program(machine: str | None = None) -> bytes:
         (_LOAD, 0, 0, _NUMBER),
         *_returned(_REFUSE | _ENOSYS, _AT_LEAST, _X32),
     ]
-    for number in _IO_URING:  # programs go on without it where it is not there
+    # Programs continue without these where a kernel does not have them.
+    for number in (*_IO_URING, *system_v, *(() if allows_memfd else (memfd,))):
         program += _returned(_REFUSE | _ENOSYS, _EQUAL, number)
     for number in (*refused, *_SINCE_424):
         program += _returned(_REFUSE | _EPERM, _EQUAL, number)
+    if not allows_unix:
+        connected = [each for kind in _CONNECTED_PAIRS for each in _returned(_ALLOW, _EQUAL, kind)]
+        pair = [
+            (_LOAD, 0, 0, _SECOND_ARGUMENT),
+            (_AND, 0, 0, _SOCKET_TYPE),
+            *connected,
+            (_RETURN, 0, 0, _REFUSE | _EAFNOSUPPORT),
+        ]
+        program += [(_EQUAL, 0, len(pair), socketpair), *pair]
     program += [(_EQUAL, 1, 0, socket), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    for family in _FAMILIES:
+    for family in _FAMILIES if allows_unix else _FAMILIES[1:]:
         program += _returned(_ALLOW, _EQUAL, family)
     program.append((_RETURN, 0, 0, _REFUSE | _EAFNOSUPPORT))
     return b"".join(struct.pack("=HBBI", *each) for each in program)
