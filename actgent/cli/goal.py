@@ -13,6 +13,7 @@ from actgent.control.limits import Limits
 from actgent.errors import ConfigurationError, InvalidFile, InvalidFolder
 from actgent.llm.settings import LLMSettings, load_models, load_settings
 from actgent.protocols.goal import Goal
+from actgent.support.strict_json import load_document
 from actgent.tools.base import Tool
 from actgent.tools.outputs.results import to_text
 from actgent.toolsets.discovery import discover, load_files, output_in
@@ -136,7 +137,7 @@ def _output(options: GoalOptions) -> Any:
     path = Path(options.output)
     if path.suffix == ".json":
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return load_document(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
         except ValueError as error:

@@ -10,6 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from actgent.errors import ConfigurationError, InvalidFile
+from actgent.support.strict_json import load_document
 from actgent.toolsets.mcp import listed_servers, make_server
 from actgent.toolsets.openapi import LARGEST, OpenAPI
 from actgent.toolsets.toolset import Toolset
@@ -61,7 +62,7 @@ def _document(folder: Folder, path: str) -> Any:
     name = folder.name_of(path)
     text = folder.read(path, limit=LARGEST)
     try:
-        return json.loads(text) if path.endswith(".json") else YAML(typ="safe").load(text)
+        return load_document(text) if path.endswith(".json") else YAML(typ="safe").load(text)
     except json.JSONDecodeError as error:
         raise InvalidFile(name, error.lineno, f"no JSON: {error.msg}") from None
     except MarkedYAMLError as error:

@@ -9,6 +9,7 @@ from typing import Any
 from actgent.control.limits import Limits
 from actgent.definitions.front_matter import split_front_matter
 from actgent.errors import ConfigurationError
+from actgent.support.strict_json import load_document
 
 from .cases import Case, Check
 from .checks import calls, calls_no_tool, contains, equals, matches
@@ -92,7 +93,7 @@ def _text(path: Path) -> str:
 
 def _json(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        return load_document(text)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{place} is not JSON: {error}") from None
 

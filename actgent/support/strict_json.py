@@ -62,6 +62,21 @@ def decode_at(text: str, start: int) -> tuple[Any, int]:
     return value, end
 
 
+def load_document(text: str | bytes) -> Any:
+    """Decode the JSON of a document that a stranger may have written: as `json.loads`, with at most `MAX_DEPTH` levels.
+
+    Raises:
+        ValueError: The text is not JSON, or nested deeper.
+    """
+    try:
+        value = json.loads(text)
+        check_depth(value)
+    except (RecursionError, ParseError):
+        shown = text if isinstance(text, str) else ""
+        raise json.JSONDecodeError(f"nested deeper than {MAX_DEPTH} levels", shown, 0) from None
+    return value
+
+
 # --- what is not stored ------------------------------------------------------------------------
 
 

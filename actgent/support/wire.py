@@ -10,11 +10,13 @@ lists, tuples, mappings and aware datetimes.
 """
 
 import functools
+import threading
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import attrs
@@ -31,6 +33,8 @@ SCHEMA_VERSION = 1
 _DATETIME, _TUPLE, _INTEGER = 1, 2, 3
 """Extension types of msgpack; 0 to 127 belong to the application."""
 
+MAX_TUPLES = 64
+"""Tuples in one another. Each one takes 50 KB of the C stack while it is read, so 160 of them end the interpreter."""
 _SHOWN = 500
 _KEPT = 1 << 17
 """Bytes up to which what was packed fits into the memory that each packer has from the beginning."""
@@ -280,14 +284,28 @@ def _is_tuple(kind: Any) -> bool:
 # --- plain data --------------------------------------------------------------------------
 
 
-def _unpack(data: bytes) -> Any:
-    return msgpack.unpackb(data, ext_hook=_reduce, strict_map_key=False, unicode_errors="surrogatepass")
+def _unpack(data: bytes, depth: int = 0) -> Any:
+    """Decode msgpack; msgpack itself refuses more than 1,024 arrays and maps in one another."""
+    return msgpack.unpackb(
+        data, ext_hook=_EXTENSION_HOOKS[depth], strict_map_key=False, unicode_errors="surrogatepass"
+    )
+
+
+_nesting = threading.local()
+"""`depth`: tuples that this thread is packing, in one another."""
 
 
 def _extend(value: object) -> object:
     """Encode what msgpack has no form for; tuples stay tuples, and datetimes keep their offset."""
     if type(value) is tuple:
-        return msgpack.ExtType(_TUPLE, _pack(list(value)))
+        depth = getattr(_nesting, "depth", 0)
+        if depth >= MAX_TUPLES:
+            raise ValueError(f"more than {MAX_TUPLES} tuples in one another")
+        _nesting.depth = depth + 1
+        try:
+            return msgpack.ExtType(_TUPLE, _pack(list(value)))
+        finally:
+            _nesting.depth = depth
     if type(value) is datetime and value.tzinfo is not None:
         return msgpack.ExtType(_DATETIME, value.isoformat().encode())
     if isinstance(value, Mapping):
@@ -305,15 +323,21 @@ def _is_text(value: object) -> bool:
 _pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
 
 
-def _reduce(code: int, data: bytes) -> object:
+def _reduce(depth: int, code: int, data: bytes) -> object:
     match code:
         case 1:
             return datetime.fromisoformat(data.decode())
         case 2:
-            return tuple(_unpack(data))
+            if depth >= MAX_TUPLES:
+                raise WireError(f"more than {MAX_TUPLES} tuples in one another")
+            return tuple(_unpack(data, depth + 1))
         case 3:
             return int.from_bytes(data, "big", signed=True)
     raise WireError(f"unknown extension type {code}: a newer version of actgent wrote it")
+
+
+_EXTENSION_HOOKS = [partial(_reduce, depth) for depth in range(MAX_TUPLES + 1)]
+"""By the number of tuples around the data."""
 
 
 def _pack_slowly(plain: list[Any]) -> bytes:

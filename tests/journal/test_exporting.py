@@ -1,10 +1,13 @@
 """Sessions in files that travel."""
 
 import stat
+import zlib
 
+import msgpack
 import pytest
 
 from actgent import BareAgent, ConfigurationError, JournalDamaged, ScriptedLLM, open_runtime
+from actgent.errors import WireError
 from actgent.journal.memory import MemoryJournal
 from actgent.journal.transfer import (
     is_export,
@@ -70,3 +73,17 @@ async def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "y").write_bytes(b"something else")
     with pytest.raises(ConfigurationError, match="first line"):
         load_sessions(tmp_path / "y")
+
+
+@pytest.mark.parametrize("levels", [500, 20_000])
+def test_a_file_with_extensions_in_one_another_is_an_error(tmp_path, levels):
+    """The file of a stranger with a correct checksum ended the interpreter with SIGSEGV."""
+    value = b"\xc0"
+    for _ in range(levels):
+        value = b"\xc9" + (len(value) + 1).to_bytes(4, "big") + b"\x02" + b"\x91" + value
+    body = b"\x91" + value
+    checksum = zlib.crc32(body, zlib.crc32(b"s\0a\0"))
+    path = tmp_path / "x.session"
+    path.write_bytes(b"actgent-sessions 1\n" + msgpack.packb([["s", "a", body, checksum]]))
+    with pytest.raises(WireError, match="64 tuples"):
+        load_sessions(path)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from actgent.errors import ParseError
-from actgent.support.strict_json import MAX_DEPTH, check_depth, loads
+from actgent.support.strict_json import MAX_DEPTH, check_depth, load_document, loads
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,14 @@ def test_depth_is_counted_without_recursion(depth):
     else:
         with pytest.raises(ParseError):
             check_depth(value)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, b"[" * 100_000, "[" * 101 + "]" * 101, '{"a":' * 101 + "1" + "}" * 101]
+)
+def test_a_document_of_a_stranger_that_is_nested_deeply(text):
+    """It is an error like any other text that is not JSON, and never a RecursionError."""
+    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+        load_document(text)
+    assert load_document("[" * 100 + "]" * 100)
+    assert load_document('{"a": 1, "a": NaN}')

@@ -358,3 +358,29 @@ def test_the_enums_in_records_are_known():
     for cls in RECORD_TAGS.values():
         found.update(enums_in(cls, set()))
     assert found == {Priority}
+
+
+def nested_tuples(levels):
+    """Bytes of tuples in one another, as a stranger writes them: 6 bytes a level."""
+    value = b"\xc0"
+    for _ in range(levels):
+        value = b"\xc9" + (len(value) + 1).to_bytes(4, "big") + b"\x02" + b"\x91" + value
+    return b"\x91" + value
+
+
+@pytest.mark.parametrize("levels", [65, 200, 1000, 20_000])
+def test_extensions_in_one_another_are_refused(levels):
+    """Each level takes 50 KB of the C stack: some hundred ended the interpreter with SIGSEGV."""
+    with pytest.raises(WireError, match="64 tuples"):
+        WIRE.decode(nested_tuples(levels), Record)
+
+
+def test_tuples_that_cannot_be_read_again_are_not_written():
+    """The bound is the same in both directions."""
+    value = ()
+    for _ in range(63):
+        value = (value,)
+    (back,) = WIRE.decode(WIRE.encode([Changed(changes={"k": value})], Record), Record)
+    assert back.changes["k"] == value
+    with pytest.raises(NotSerializable, match="64 tuples"):
+        WIRE.encode([Changed(changes={"k": (value,)})], Record)

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from actgent.agents.agent import Agent
 from actgent.definitions.front_matter import read_yaml
 from actgent.errors import ConfigurationError, InvalidFile, nearest
+from actgent.support.strict_json import load_document
 
 from .conditions import When
 from .step import PipelineStep
@@ -111,7 +112,7 @@ def read_definition(path: str | Path) -> Mapping[str, Any]:
     if place.suffix != JSON_SUFFIX:
         return read_yaml(text, name=place.name).values
     try:
-        data: Mapping[str, Any] = json.loads(text)
+        data: Mapping[str, Any] = load_document(text)
     except ValueError as error:
         raise InvalidFile(place.name, getattr(error, "lineno", 1), f"invalid JSON: {error}") from None
     return _object(data, "the file", _KEYS)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from actgent.errors import ToolError, nearest
+from actgent.support.strict_json import load_document
 
 from .graph import Graph
 from .outcomes import INPUTS, ORDER, ROUNDS, STEPS, StepResult, results_in
@@ -52,7 +53,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _as_object(text: str) -> Mapping[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = load_document(text)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

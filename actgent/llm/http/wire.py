@@ -12,7 +12,7 @@ import msgspec
 from actgent.errors import ParseError
 from actgent.llm.base import Answer
 from actgent.messages import Media, Opaque, Part, Text, Thinking, ToolCall, ToolResult
-from actgent.support.strict_json import decode_at, unique
+from actgent.support.strict_json import decode_at, depth_error, unique
 
 _DECODED_CALL = re.compile(rb'"tool_use"|"arguments"\s*:\s*\{')
 Body = dict[str, Any]
@@ -133,7 +133,10 @@ def check_decoded(data: bytes) -> None:
         ParseError: a key is.
     """
     if _DECODED_CALL.search(data):
-        json.loads(data, object_pairs_hook=unique)
+        try:
+            json.loads(data, object_pairs_hook=unique)
+        except RecursionError:
+            raise depth_error() from None
 
 
 def write_arguments(arguments: Mapping[str, Any] | str) -> str:

@@ -14,7 +14,7 @@ import attrs
 from .tasks import PlannedTask
 
 _REFERENCE = re.compile(
-    r"\{\{\s*(?:tasks\.(?P<which>[\w-]+)|(?P<id>[A-Za-z_][\w-]*))\.output(?P<path>(?:\.[\w-]+|\[\d+\])*)\s*\}\}"
+    r"\{\{\s*(?:tasks\.(?P<which>[\w-]+)|(?P<id>[A-Za-z_][\w-]*))\.output(?P<path>(?:\.[\w-]+|\[[0-9]+\])*)\s*\}\}"
 )
 _STEP = re.compile(r"[\w-]+")
 _DIGITS = 9
@@ -65,7 +65,7 @@ class References:
         return found
 
     def _task(self, name: str, *, by_place: bool) -> PlannedTask | None:
-        if by_place and name.isdecimal():
+        if by_place and _is_number(name):
             return self.tasks[int(name)] if _is_place(name, self.tasks) else None
         return next((task for task in reversed(self.tasks) if task.id == name), None)
 
@@ -73,10 +73,15 @@ class References:
 def _member(value: Any, step: str) -> Any:
     if isinstance(value, dict):
         return value.get(step, _MISSING)
-    if isinstance(value, list) and step.isdecimal() and _is_place(step, value):
+    if isinstance(value, list) and _is_number(step) and _is_place(step, value):
         return value[int(step)]
     return _MISSING
 
 
 def _is_place(digits: str, values: Sequence[Any]) -> bool:
     return len(digits) <= _DIGITS and int(digits) < len(values)
+
+
+def _is_number(text: str) -> bool:
+    """True for digits of ASCII: `int` also reads those of other scripts, such as U+FF11."""
+    return text.isascii() and text.isdigit()

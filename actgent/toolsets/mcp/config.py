@@ -1,6 +1,5 @@
 """Servers from a file in the usual `mcpServers` form, as editors and assistants have it."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError
+from actgent.support.strict_json import load_document
 
 from .lock import LOCK
 from .server import MCPServer
@@ -36,7 +36,7 @@ def mcp_servers(
     """
     where = Path(path)
     try:
-        data = json.loads(where.read_text(encoding="utf-8"))
+        data = load_document(where.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"{where} cannot be read: {error.strerror}; {_FORM}") from error
     except ValueError as error:

@@ -15,6 +15,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.files import write_whole
+from actgent.support.strict_json import load_document
 
 VERSION = 1
 LOCK = "mcp.lock.json"
@@ -37,7 +38,7 @@ class ToolLock:
             ConfigurationError: there is none, or it is no lock.
         """
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = load_document(path.read_text(encoding="utf-8"))
             if data["version"] != VERSION:
                 raise ConfigurationError(f"{path}: a newer actgent wrote this lock")
             return cls(_by_server(data["servers"]), _by_server(data.get("prompts", {})))

@@ -13,6 +13,7 @@ import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.support.files import write_whole
+from actgent.support.strict_json import load_document
 
 VERSION = 1
 _KEYS = frozenset(("tokens", "scope", "client_id", "client_secret", "redirect_port"))
@@ -96,7 +97,7 @@ class TokenFile:
 
     def _servers(self) -> dict[str, Any]:
         try:
-            data = json.loads(self.path.read_text(encoding="utf-8"))
+            data = load_document(self.path.read_text(encoding="utf-8"))
             if data["version"] != VERSION:
                 raise ConfigurationError(f"{self.path}: a newer actgent wrote these tokens")
             return {str(url): dict(known) for url, known in data["servers"].items()}

@@ -678,6 +678,8 @@ def test_the_usual_file(tmp_path):
     ("text", "words"),
     [
         ("{", "invalid JSON"),
+        ("[" * 100_000, "nested deeper than 100 levels"),
+        ('{"a":' * 200 + "1" + "}" * 200, "nested deeper than 100 levels"),
         ("[]", "mcpServers"),
         ('{"mcpServers": {"a": []}}', "server 'a': it is an object"),
         ('{"mcpServers": {"a": {"comand": "x"}}}', "unknown key 'comand'"),
