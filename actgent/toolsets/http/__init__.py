@@ -4,6 +4,7 @@ from .auth import APIKey, Auth, Basic, Bearer, Credentials, check_auth, credenti
 from .exchange import APIRequest, Connections, WorthRepeating, decode_text, read_body
 from .guard import Guard
 from .tool import EFFECTS, OURS, HTTPTool, api_tool, plain, readable
+from .urls import is_http_url, origin_of
 
 __all__ = [
     "EFFECTS",
@@ -22,6 +23,8 @@ __all__ = [
     "check_auth",
     "credentials_of",
     "decode_text",
+    "is_http_url",
+    "origin_of",
     "plain",
     "read_body",
     "readable",

@@ -5,7 +5,9 @@ Any function of no arguments that returns a `Credentials` will do, async or not,
 
 import base64
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from urllib.parse import quote, quote_plus
 
 import attrs
@@ -24,13 +26,31 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that no error may show, also as they stand in a URL, longest first."""
+        """The texts that no error and no result may show, longest first: also as URLs and JSON have them."""
         values = {str(value) for value in (*self.headers.values(), *self.query.values())}
-        parts = {part for value in values for part in (value, value.rpartition(" ")[2])}
-        forms = {
-            form for part in parts for form in (part, part.strip(), quote(part, safe=""), quote_plus(part))
-        }
+        parts = {part.strip() for value in values for part in (value, value.rpartition(" ")[2])}
+        parts |= {password for value in values if (password := _password_in(value))}
+        forms = set(parts)
+        for part in parts:
+            in_json = json.dumps(part)[1:-1]
+            forms |= {
+                quote(part, safe=""),
+                quote(part),
+                quote_plus(part),
+                in_json,
+                in_json.replace("/", "\\/"),
+            }
         return tuple(sorted((form for form in forms if len(form) > 3), key=len, reverse=True))  # noqa: PLR2004 - shorter ones stand everywhere
+
+
+def _password_in(value: str) -> str:
+    """Return the password in a value of the header `Authorization` (RFC 7617); empty if it holds none."""
+    kind, _, encoded = value.partition(" ")
+    if kind.lower() != "basic":
+        return ""
+    with suppress(ValueError):
+        return base64.b64decode(encoded, validate=True).decode().partition(":")[2]
+    return ""
 
 
 Auth = Callable[[], Credentials | Awaitable[Credentials]]

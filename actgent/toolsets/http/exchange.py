@@ -6,7 +6,7 @@ send          follows redirects, each a request of its own
 """
 
 import codecs
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ from .guard import CODINGS, Guard
 
 SHOWN = 2_000
 """Characters of an error's body that the model reads."""
+_LONG_SECRET = 8
+"""Characters from which a secret is removed from results; a shorter one, such as `test`, is a word of many answers."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 """Answers after which the same request may go well."""
@@ -106,10 +108,11 @@ class Connections:
 
 
 async def _send(client: httpx2.AsyncClient, request: APIRequest) -> APIResponse:
+    secrets = request.credentials.secrets
     for _ in range(request.redirects + 1):
         response = await _exchange(client, request)
         if response.status not in _REDIRECTS or "location" not in response.headers:
-            return _checked(response, request)
+            return _checked(response, secrets)
         request = _redirected(request, response)
     raise RequestFailed(f"the API redirected more than {counted(request.redirects, 'time')}")
 
@@ -232,10 +235,21 @@ def decode_text(body: bytes, charset: str | None) -> str:
         return body.decode("utf-8", "replace")
 
 
-def _checked(response: APIResponse, request: APIRequest) -> APIResponse:
-    if response.status < 400:  # noqa: PLR2004 - RFC 9110: the client errors begin here
+def _checked(response: APIResponse, secrets: Sequence[str]) -> APIResponse:
+    """Return an answer without the secrets of its request, which some APIs send back.
+
+    Raises:
+        RequestFailed: The status is an error.
+    """
+    is_error = response.status >= 400  # noqa: PLR2004 - RFC 9110: the client errors begin here
+    body = response.body
+    for secret in secrets:
+        if is_error or len(secret) >= _LONG_SECRET:
+            body = body.replace(secret.encode(), b"[secret]")
+    response = attrs.evolve(response, body=body)
+    if not is_error:
         return response
-    said = _clean(response.text[:SHOWN], request.credentials)
+    said = response.text[:SHOWN]
     phrase = httpx2.codes.get_reason_phrase(response.status)
     kind = WorthRepeating if response.status in _AGAIN else RequestFailed
     raise kind(f"the API answered {response.status} {phrase}: {said}".rstrip(": "), status=response.status)

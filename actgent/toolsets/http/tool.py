@@ -21,6 +21,7 @@ from actgent.toolsets.toolset import Publish, Toolset
 from .auth import Auth, check_auth, credentials_of
 from .exchange import APIRequest, APIResponse, Connections, WorthRepeating
 from .guard import Guard
+from .urls import is_http_url
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 Parameters = Mapping[str, Any]
@@ -248,7 +249,7 @@ def _checked_method(method: str) -> str:
 
 
 def _placeholders(name: str, url: str) -> tuple[str, ...]:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    if not is_http_url(_PLACE.sub("place", url)):
         raise ConfigurationError(
             f"tool {name!r}: the URL begins with http:// or https:// and a host, not {url!r}"
         )

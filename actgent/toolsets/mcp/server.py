@@ -27,7 +27,7 @@ from actgent.support.leads import for_servers
 from actgent.support.logs import logger_of
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.outputs.results import worded
-from actgent.toolsets.http import Guard
+from actgent.toolsets.http import Guard, is_http_url
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
 from .bounded import SessionForgotten
@@ -431,11 +431,7 @@ def _check_place(command: object, url: object) -> None:
 
 
 def _is_address(url: object) -> bool:
-    try:
-        parts = urlsplit(url if isinstance(url, str) else "")
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname)
+    return isinstance(url, str) and is_http_url(url)
 
 
 def check_sampling(sampling: Any) -> Any:

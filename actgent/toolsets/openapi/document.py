@@ -4,30 +4,39 @@ Specification: https://spec.openapis.org/oas/v3.1.1 and v3.0.4. A schema of 3.0 
 translated; one of 3.1 is JSON Schema already.
 """
 
+import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import unquote, urljoin
 
 import attrs
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from actgent.errors import ConfigurationError
+from actgent.toolsets.http import is_http_url
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _CHAIN = 50
 """How many references may lead from one to the next."""
-_LARGEST = 5_000_000
-"""Values that a document may have once its aliases are written out; real ones have up to 500,000."""
+_LARGEST = 2_000_000
+"""Values that a document may have once its aliases are written out; real documents have up to 500,000."""
+MAX_TOOL_VALUES = 10_000
+"""Values in the schemas of one operation, with all that they refer to. A checker of 10,000 values takes 0.3 s to compile,
+and no model reads a tool of 100,000 tokens.
+"""
 _PLACE = re.compile("[0-9]{1,9}")
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _DROPPED = frozenset(
     "discriminator xml externalDocs example examples deprecated readOnly writeOnly nullable".split()
 )
+
+
+_TOO_LARGE = f"its schemas, with those that they refer to, have more than {MAX_TOOL_VALUES:,} values"
 
 
 class Unsupported(Exception):
@@ -42,6 +51,8 @@ class Operation:
     method: str
     spec: Mapping[str, Any]
     parameters: tuple[Mapping[str, Any], ...]
+    servers: Any = None
+    """Servers that the path names; those of the operation are in `spec`."""
 
     @property
     def id(self) -> str:
@@ -72,6 +83,8 @@ class Translated:
     schema: Any
     references: tuple[str, ...]
     """What it refers to by itself, in the order in which it does."""
+    values: int
+    """Number of values in the schema."""
 
 
 class APIDocument:
@@ -128,7 +141,7 @@ class APIDocument:
             raise Unsupported("its path does not begin with /")
         spec = item[method]
         parameters = self._joined(item.get("parameters"), spec.get("parameters"))
-        return Operation(path, method, spec, parameters)
+        return Operation(path, method, spec, parameters, item.get("servers"))
 
     def _joined(self, *lists: Any) -> tuple[Mapping[str, Any], ...]:
         """Parameters of path and operation; the operation's own go before the path's of the same name and place."""
@@ -142,12 +155,12 @@ class APIDocument:
         return schemes if isinstance(schemes, Mapping) else {}
 
     def server(self, operation: Operation | None = None) -> str:
-        """The address of the API, or of an operation that is elsewhere.
+        """The address of the API, or of an operation or a path that is elsewhere.
 
         Raises:
             ConfigurationError: the document names none that is whole.
         """
-        lists = [operation.spec.get("servers")] if operation is not None else []
+        lists = [operation.spec.get("servers"), operation.servers] if operation is not None else []
         for servers in (*lists, self.data.get("servers")):
             if isinstance(servers, list) and servers and isinstance(servers[0], Mapping):
                 return _absolute(self.origin, _filled(servers[0]))
@@ -192,8 +205,11 @@ class APIDocument:
         Raises:
             Unsupported: a part of it is no schema.
         """
+        values = _count_values(schema, MAX_TOOL_VALUES)
+        if values > MAX_TOOL_VALUES:
+            raise Unsupported(_TOO_LARGE)
         translation = _Translation(self.is_3_0)
-        return Translated(schema, translation.of(schema), tuple(translation.references))
+        return Translated(schema, translation.of(schema), tuple(translation.references), values)
 
     def target(self, reference: str) -> Translated:
         """The same of what a reference leads to, translated once.
@@ -213,14 +229,16 @@ class SchemaTranslator:
         self._document = document
         self.definitions: dict[str, Any] = {}
         self._names: dict[str, str] = {}
+        self._values = 0
 
     def translate(self, schema: Any) -> Any:
         """A schema as JSON Schema, with its references leading into `$defs`.
 
         Raises:
-            Unsupported: a reference leads out of the document, or nowhere.
+            Unsupported: a reference leads out of the document, or nowhere; or the schemas of the tool are too large.
         """
         translated = self._document.translated(schema)
+        self._add(translated)
         self._define(translated.references)
         return self._named(translated)
 
@@ -234,9 +252,17 @@ class SchemaTranslator:
             name = self._names[reference] = self._free_name(reference)
             self.definitions[name] = True  # its place
             fresh.append(reference)
-            waiting += reversed(self._document.target(reference).references)
+            target = self._document.target(reference)
+            self._add(target)
+            waiting += reversed(target.references)
         for reference in fresh:
             self.definitions[self._names[reference]] = self._named(self._document.target(reference))
+
+    def _add(self, translated: Translated) -> None:
+        """Count a schema; raise Unsupported if all schemas of the tool together are too large."""
+        self._values += translated.values
+        if self._values > MAX_TOOL_VALUES:
+            raise Unsupported(_TOO_LARGE)
 
     def _free_name(self, reference: str) -> str:
         name = plain = _plain_name(reference)
@@ -293,6 +319,16 @@ class _Translation:
         return self.of(value) if is_schema else value
 
 
+def _count_values(schema: Any, most: int) -> int:
+    """Return the number of values in a schema; counting ends after `most`."""
+    count, left = 0, [schema]
+    while left and count <= most:
+        each = left.pop()
+        count += 1
+        left += each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ()
+    return count
+
+
 def _plain_name(reference: str) -> str:
     return _UNFIT.sub("_", reference.rpartition("/")[2]) or "schema"
 
@@ -345,12 +381,16 @@ def _absolute(origin: str, url: str) -> str:
     """
     try:
         whole = urljoin(origin, url) if origin else url
-        is_whole = urlsplit(whole).scheme in ("http", "https") and bool(urlsplit(whole).hostname)
     except ValueError:
-        is_whole = False
-    if not is_whole or "{" in whole:
+        whole = ""
+    if not is_server(whole):
         raise ConfigurationError(f"the document names no server for it ({url!r:.200}): pass server=")
     return whole.rstrip("/")
+
+
+def is_server(url: str) -> bool:
+    """True for an http or https URL to which paths can be appended: without user, query, fragment and variables."""
+    return is_http_url(url) and not any(each in url for each in "@?#{}\\")
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -399,20 +439,41 @@ def _value_of(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def read_document(text: str | bytes, *, name: str) -> Any:
+class _Pieces:
+    """A file of bytes that calls a function before each read; YAML is read in pieces of some kilobytes."""
+
+    def __init__(self, data: bytes, check: Callable[[], object]) -> None:
+        self._data, self._check = io.BytesIO(data), check
+
+    def read(self, size: int = -1) -> bytes:
+        self._check()
+        return self._data.read(size)
+
+
+def read_document(text: str | bytes, *, name: str, check: Callable[[], object] = lambda: None) -> Any:
     """Read JSON, or else YAML.
 
+    Args:
+        text: The document.
+        name: Its name in errors.
+        check: Called again and again while YAML is read, which takes seconds for a megabyte; it may raise to end that.
+
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: it is neither, or has too many values.
     """
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    if sum(data.count(each) for each in (b"[", b"{", b",")) > _LARGEST or data.count(b"\n") > _LARGEST:
+        raise ConfigurationError(f"{name} has more than {_LARGEST:,} values")
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
         pass
     except RecursionError:
         raise ConfigurationError(f"{name} is nested too deeply") from None
+    else:
+        return value
     try:
-        return YAML(typ="safe").load(text)
+        return YAML(typ="safe").load(_Pieces(data, check))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigurationError(f"{name} is neither JSON nor YAML: {first:.200}") from None

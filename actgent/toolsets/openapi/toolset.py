@@ -25,13 +25,15 @@ from actgent.toolsets.http import (
     Credentials,
     Guard,
     check_auth,
+    is_http_url,
+    origin_of,
 )
 from actgent.toolsets.toolset import CONNECT_TIMEOUT, Publish, Toolset, check_name
 
-from .document import APIDocument, Operation, Unsupported, read_document, read_file
+from .document import APIDocument, Operation, Unsupported, is_server, read_document, read_file
 from .operation import OperationTool
 
-LARGEST = 50_000_000
+LARGEST = 20_000_000
 """Bytes of a document that is fetched."""
 SAID = 20
 """How many operations that are left out the log names."""
@@ -52,13 +54,17 @@ class OpenAPI(Toolset):
         server: The API's address; by default the first that the document names.
         tags: Keep operations with one of these tags.
         operations: Keep operations with one of these ids.
-        keep: Keep operations of which this function says True: `lambda operation: operation.method == "get"`.
-        auth: As for `HTTPTool`; or a text or `Basic` by name of a security scheme of the document.
+        keep: Keep operations of which this function says True: `lambda operation: operation.method == "get"`. It is
+            called in a thread if the document is fetched.
+        auth: As for `HTTPTool`; or a text or `Basic` by name of a security scheme of the document. The credentials go
+            to origins that the program names: `server`, the URL of a document that is fetched, `auth_origins`, and the
+            first server of a document that is a dict or a file. Requests to other servers of the document have none.
+        auth_origins: Further origins that the credentials go to, such as `https://api.example.com`.
         timeout: Seconds a call may take.
         max_bytes: The longest answer.
         allow: Hosts and networks that it may reach although they are not public.
         required: True: an agent does not start without it, where the document has to be fetched.
-        connect_timeout: Seconds to fetch the document.
+        connect_timeout: Seconds to fetch the document, and to make tools of it in a thread.
 
     Raises:
         ConfigurationError: it is no OpenAPI document, names no server, or an option is wrong.
@@ -76,6 +82,7 @@ class OpenAPI(Toolset):
         operations: Iterable[str] = (),
         keep: Callable[[Operation], bool] | None = None,
         auth: Auth | Mapping[str, str | Basic] | None = None,
+        auth_origins: Sequence[str] = (),
         timeout: float = 30.0,
         max_bytes: int = 1_000_000,
         allow: Sequence[str] = (),
@@ -89,12 +96,17 @@ class OpenAPI(Toolset):
         self.connect_timeout = connect_timeout
         self.skipped: dict[str, str] = {}
         """Why an operation is no tool, by its id."""
+        if server and not is_server(server):
+            raise ConfigurationError(
+                f"server= is an http or https URL without user, query and fragment, not {server!r:.200}"
+            )
         self._server = server.rstrip("/")
-        for argument, given in (("tags", tags), ("operations", operations)):
+        for argument, given in (("tags", tags), ("operations", operations), ("auth_origins", auth_origins)):
             if isinstance(given, str):
                 raise ConfigurationError(f"{argument}= is a list: {argument}=[{given!r}]")
         if keep is not None:
             check_rule_function("keep=", keep, takes="(operation)")
+        self._auth_origins = frozenset(map(_named_origin, auth_origins))
         self._tags, self._ids, self._keep = frozenset(tags), frozenset(operations), keep
         self._auth = auth
         self._timeout, self._max_bytes = timeout, max_bytes
@@ -102,6 +114,8 @@ class OpenAPI(Toolset):
         self._url = (
             document if isinstance(document, str) and document.startswith(("http://", "https://")) else ""
         )
+        if self._url and not is_http_url(self._url):
+            raise ConfigurationError(f"the address of the document is no URL: {self._url!r:.200}")
         self._tools: tuple[Tool, ...] | None = None
         title = ""
         if not self._url:
@@ -126,25 +140,38 @@ class OpenAPI(Toolset):
     async def run(self, publish: Publish) -> None:
         async with self._connections.opened():
             if self._tools is None:
-                self._tools = self._made(APIDocument(await self._fetched(), origin=self._url))
+                body = await self._fetch()
+                self._tools = await trio.to_thread.run_sync(self._read, body)
             publish(self._tools)
             await trio.sleep_forever()
 
-    async def _fetched(self) -> Any:
+    def _read(self, body: bytes) -> tuple[Tool, ...]:
+        """Make tools of a fetched document, in a thread of trio; a cancellation ends that between two steps."""
+        check = trio.from_thread.check_cancelled
+        data = read_document(body, name=self._url, check=check)
+        return self._made(APIDocument(data, origin=self._url), check=check)
+
+    async def _fetch(self) -> bytes:
         response = await self._connections.send(APIRequest(method="GET", url=self._url, max_bytes=LARGEST))
         if response.is_cut:
             raise ConfigurationError(f"the document at {self._url} has more than {LARGEST:,} bytes")
-        return await trio.to_thread.run_sync(lambda: read_document(response.body, name=self._url))
+        return response.body
 
-    def _made(self, document: APIDocument) -> tuple[Tool, ...]:
+    def _made(self, document: APIDocument, *, check: Callable[[], object] = lambda: None) -> tuple[Tool, ...]:
         auth = credentials_by_scheme(document, self._auth) if isinstance(self._auth, Mapping) else self._auth
         tools: dict[str, Tool] = {}
         there = document.operations(self.skipped)
+        foreign = set[str]()
         for operation in there:
+            check()
             if not self._wants(operation):
                 continue
             try:
-                tool = self._tool(document, operation, auth)
+                server = self._server or document.server(operation)
+                is_named = auth is None or origin_of(server) in self._origins(document)
+                tool = self._tool(document, operation, server, auth if is_named else None)
+                if not is_named:
+                    foreign.add(origin_of(server))
             except (Unsupported, ConfigurationError, RecursionError) as error:
                 self.skipped[operation.id] = str(error) or type(error).__name__
             else:
@@ -153,6 +180,13 @@ class OpenAPI(Toolset):
                         f"another operation is {operation.id!r}"
                     )
         self._check_wanted(there, tools)
+        if foreign:
+            _log.warning(
+                "%s: the document names %s, which the program does not name, so no credentials go there; "
+                "pass server= or auth_origins= if they may",
+                shown(self._url or document.title),
+                shown(", ".join(sorted(foreign)[:SAID])),
+            )
         if self.skipped:
             names = ", ".join(f"{name} ({reason})" for name, reason in list(self.skipped.items())[:SAID])
             _log.warning(
@@ -164,13 +198,23 @@ class OpenAPI(Toolset):
             )
         return tuple(tools.values())
 
-    def _tool(self, document: APIDocument, operation: Operation, auth: Auth | None) -> Tool:
+    def _origins(self, document: APIDocument) -> frozenset[str]:
+        """Return the origins that the program has named, which the credentials may go to."""
+        named = self._server or self._url
+        if not named:
+            try:
+                named = document.server()
+            except ConfigurationError:
+                return self._auth_origins
+        return self._auth_origins | {origin_of(named)}
+
+    def _tool(self, document: APIDocument, operation: Operation, server: str, auth: Auth | None) -> Tool:
         tool = OperationTool(
             document,
             operation,
             connections=self._connections,
             auth=auth,
-            server=self._server or document.server(operation),
+            server=server,
             timeout=self._timeout,
             max_bytes=self._max_bytes,
         )
@@ -198,6 +242,15 @@ class OpenAPI(Toolset):
         if not tools and self.skipped:
             reason = next(iter(self.skipped.values()))
             raise ConfigurationError(f"no operation of the document can be a tool: {reason}")
+
+
+def _named_origin(url: str) -> str:
+    """Return the origin of an entry of `auth_origins`; raise ConfigurationError if it is no http or https URL."""
+    if not is_server(url):
+        raise ConfigurationError(
+            f"auth_origins= holds origins such as https://api.example.com, not {url!r:.200}"
+        )
+    return origin_of(url)
 
 
 def credentials_by_scheme(document: APIDocument, given: Mapping[str, str | Basic]) -> Auth:

@@ -6,12 +6,23 @@ import time
 import tracemalloc
 import zlib
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import orjson
 import pytest
 import trio
 
-from actgent import BareAgent, ConfigurationError, File, Image, OpenAPI, ScriptedLLM, ToolCall, ToolContext
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    File,
+    Image,
+    MCPServer,
+    OpenAPI,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+)
 from actgent.errors import AddressRefused, RequestFailed, ToolError
 from actgent.tools.execution import Batch
 from actgent.tools.registry import ToolRegistry
@@ -116,7 +127,8 @@ def test_effects_follow_from_methods(method, effect, retries):
 async def test_credentials(server, auth, header, query):
     """They go with the request, and no `repr` shows them."""
     tool = HTTPTool("x", f"{server.url}/x", auth=auth, allow=HERE)
-    told = await asked(tool)
+    await asked(tool)
+    told = server.requests[-1]
     assert header is None or told["headers"][header[0]] == header[1]
     assert told["query"] == query
     assert all(text not in repr((tool, auth)) for text in ("token-123", "secret", "key-123"))
@@ -234,6 +246,10 @@ async def test_binary_and_empty_answers(server):
     assert "ü" in (await call(HTTPTool("x", server.url, allow=HERE))).content
 
 
+def json_of_php(text):
+    return json.dumps(text).replace("/", "\\/")
+
+
 # --- redirects ---------------------------------------------------------------------------------
 
 
@@ -251,7 +267,8 @@ async def test_redirects_within_the_origin_keep_everything(server):
         "x", f"{server.url}/here", "POST", body={"type": "object"}, auth=Bearer("token"), allow=HERE
     )
     status = 307
-    told = await asked(tool, body={"a": 1})
+    await asked(tool, body={"a": 1})
+    told = server.requests[-1]
     assert (told["method"], told["body"], told["headers"]["authorization"]) == (
         "POST",
         '{"a":1}',
@@ -517,6 +534,47 @@ async def test_pictures_and_documents_come_as_such(server, kind, body, shown):
     assert await got.execute({}, ToolContext()) == shown
     cut = HTTPTool("get", f"{server.url}/files/a.pdf", allow=["127.0.0.1"], max_bytes=4)
     assert isinstance(await cut.execute({}, ToolContext()), str)
+
+
+@pytest.mark.parametrize(
+    ("auth", "secret"),
+    [
+        (Bearer("token/with+signs=="), "token/with+signs=="),
+        (Basic("ada", "pass word/1"), "pass word/1"),
+        (Basic("ada", "pass word/1"), "YWRhOnBhc3Mgd29yZC8x"),
+        (APIKey("key/with signs&", query="key"), "key/with signs&"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [str, quote, lambda text: quote(text, safe=""), quote_plus, json.dumps, json_of_php],
+)
+async def test_an_answer_that_repeats_the_credentials_does_not_show_them(
+    server, elsewhere, auth, secret, form
+):
+    """Echo services, and errors of proxies, send back what they got; also after a redirect to another origin."""
+    said = f"you sent {form(secret)}".encode()
+    elsewhere.answer = lambda _: (200, {"Content-Type": "text/plain"}, said)
+    for status, headers in ((200, {}), (302, {"Location": elsewhere.url})):
+        server.answer = lambda _, s=status, h=headers: (s, {"Content-Type": "text/plain", **h}, said)
+        result = await call(HTTPTool("x", server.url, auth=auth, allow=HERE))
+        assert form(secret) not in result.content
+        assert result.content.startswith("you sent ")
+        assert "[secret]" in result.content
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[host]/", "http://[::1", "http://x:80:80/", "http://x:99999/", "https://"]
+)
+def test_an_address_that_is_no_url_is_a_configuration_error(url):
+    """Wherever it is given."""
+    for make in (
+        lambda: HTTPTool("t", url),
+        lambda: OpenAPI(url, name="o"),
+        lambda: MCPServer(url=url, name="m"),
+    ):
+        with pytest.raises(ConfigurationError):
+            make()
 
 
 # --- cookies -----------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
 import jsonschema_rs
 import pytest
+import trio
 
 from actgent import BareAgent, Basic, Bearer, ConfigurationError, Deferred, OpenAPI, ScriptedLLM, ToolContext
 from actgent.errors import InvalidArguments
+from actgent.toolsets import open_toolset
 from actgent.toolsets.openapi.document import APIDocument
 from actgent.toolsets.openapi.operation import Parameter, encoded, in_query
 
@@ -461,3 +464,179 @@ def test_every_example_document():
             refused += 1
     assert read >= 45
     assert refused <= 5
+
+
+# --- documents of strangers --------------------------------------------------------------------
+
+
+def connected(schemas, operations):
+    """A document whose schemas refer to one another, so that each operation leads to all of them."""
+    defined = {
+        f"s{i}": {
+            "type": "object",
+            "properties": {
+                f"p{j}": {"$ref": f"#/components/schemas/s{(i * 7 + j) % schemas}"} for j in range(20)
+            },
+        }
+        for i in range(schemas)
+    }
+
+    def operation(n):
+        schema = {"$ref": f"#/components/schemas/s{n}"}
+        return {
+            "post": {
+                "operationId": f"o{n}",
+                "requestBody": {"content": {"application/json": {"schema": schema}}},
+            }
+        }
+
+    paths = {f"/o{n}": operation(n) for n in range(operations)}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "x", "version": "1"},
+        "servers": [{"url": "/"}],
+        "paths": {**paths, "/small": {"get": {"operationId": "small"}}},
+        "components": {"schemas": defined},
+    }
+
+
+async def test_a_fetched_document_with_connected_schemas_does_not_stop_the_loop(server):
+    """An operation with 35,000 values in its schemas is left out; 30 of them stopped the loop for 18 s."""
+    body = json.dumps(connected(800, 30)).encode()
+    server.answer = lambda _: (200, {"Content-Type": "application/json"}, body)
+    longest = 0.0
+
+    async def measure():
+        nonlocal longest
+        while True:
+            begun = trio.current_time()
+            await trio.sleep(0.01)
+            longest = max(longest, trio.current_time() - begun)
+
+    api = OpenAPI(f"{server.url}/openapi.json", allow=["127.0.0.1"], required=True, connect_timeout=30)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(measure)
+        used = time.process_time()
+        async with open_toolset(api) as tools:
+            assert [tool.name for tool in tools()] == ["small"]
+        used = time.process_time() - used
+        nursery.cancel_scope.cancel()
+    assert "more than 10,000 values" in api.skipped["o0"]
+    assert used < 10
+    assert longest < 2
+
+
+async def test_a_document_that_takes_too_long_to_read_ends_at_the_connect_timeout(server):
+    """YAML takes seconds for a megabyte, and its thread ends too."""
+    text = "openapi: 3.1.0\ninfo: {title: x}\npaths: {}\nx-more:\n" + "- {a: [1, 2, 3]}\n" * 200_000
+    server.answer = lambda _: (200, {"Content-Type": "text/yaml"}, text.encode())
+    api = OpenAPI(f"{server.url}/openapi.yaml", allow=["127.0.0.1"], required=True, connect_timeout=0.5)
+    used = time.process_time()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_toolset(api):
+            pass
+    assert caught.group_contains(Exception, match="within 0.5 s")
+    assert time.process_time() - used < 10
+
+
+@pytest.mark.parametrize(
+    "text", ["[" + "[]," * 1_000_000 + "0]", '{"a":' * 900 + "1" + "}" * 900, "- 1\n" * 2_100_000]
+)
+def test_a_document_with_too_many_values_is_refused_before_it_is_decoded(tmp_path, text):
+    """Three bytes of text can become 60 bytes of memory."""
+    (tmp_path / "x.yaml").write_text(text)
+    used = time.process_time()
+    with pytest.raises(ConfigurationError):
+        OpenAPI(tmp_path / "x.yaml")
+    assert time.process_time() - used < 5
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://good.example@evil.example",
+        "https://user:word@good.example",
+        "https://good.example/?x=",
+        "https://good.example/#",
+        "https://good.example\\@evil.example",
+        "https://good.example:x",
+    ],
+)
+def test_a_server_to_which_no_path_can_be_appended_is_refused(url):
+    """User, query and fragment would move the path of the operation, or the host."""
+    with pytest.raises(ConfigurationError, match="pass server="):
+        OpenAPI(shop(servers=[{"url": url}]))
+    with pytest.raises(ConfigurationError, match="server= is"):
+        OpenAPI(shop(), server=url)
+
+
+def two_servers(here, there):
+    """Operations at the document's server, at one of their own, and at one of their path."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "S", "version": "1"},
+        "servers": [{"url": here}],
+        "paths": {
+            "/root": {"get": {"operationId": "root"}},
+            "/own": {"get": {"operationId": "own", "servers": [{"url": there}]}},
+            "/path": {"servers": [{"url": f"{there}/below"}], "get": {"operationId": "path"}},
+        },
+    }
+
+
+async def sent(api, tools, *servers):
+    """By operation, whether it went to the second server, and with credentials."""
+    found = {}
+    for tool in tools:
+        for each in servers:
+            each.requests.clear()
+        assert (await tool.execute({}, ToolContext())) is not None
+        (at,) = (place for place, each in enumerate(servers) if each.requests)
+        (request,) = servers[at].requests
+        found[tool.name] = (at, request["path"], "authorization" in request["headers"])
+    return found
+
+
+async def test_credentials_go_to_origins_that_the_program_names(server, elsewhere, caplog):
+    """Servers of operations and paths are used, without credentials unless they are named."""
+    document = two_servers(server.url, elsewhere.url)
+    options = {"auth": Bearer("secret-token"), "allow": ["127.0.0.1"]}
+    api = OpenAPI(document, **options)
+    expected = {"root": (0, "/root", True), "own": (1, "/own", False), "path": (1, "/below/path", False)}
+    assert await sent(api, api.tools, server, elsewhere) == expected
+    assert elsewhere.url in caplog.text
+    api = OpenAPI(document, auth_origins=[elsewhere.url], **options)
+    expected = {"root": (0, "/root", True), "own": (1, "/own", True), "path": (1, "/below/path", True)}
+    assert await sent(api, api.tools, server, elsewhere) == expected
+    api = OpenAPI(document, server=f"{server.url}/v2", **options)
+    expected = {name: (0, f"/v2/{name}", True) for name in ("root", "own", "path")}
+    assert await sent(api, api.tools, server, elsewhere) == expected
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_fetched_document_does_not_say_where_credentials_go(server, elsewhere, is_named):
+    """Its own origin is named by the program, another one that it lists is not."""
+    body = json.dumps(two_servers(elsewhere.url, server.url)).encode()
+
+    def answer(request):
+        return (
+            200,
+            {"Content-Type": "application/json"},
+            body if request["path"] == "/openapi.json" else b"{}",
+        )
+
+    server.answer = answer
+    api = OpenAPI(
+        f"{server.url}/openapi.json",
+        auth=Bearer("secret-token"),
+        auth_origins=[elsewhere.url] if is_named else [],
+        allow=["127.0.0.1"],
+        required=True,
+    )
+    async with open_toolset(api) as tools:
+        found = await sent(api, tools(), server, elsewhere)
+    assert found == {
+        "root": (1, "/root", is_named),
+        "own": (0, "/own", True),
+        "path": (0, "/below/path", True),
+    }
