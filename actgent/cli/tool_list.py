@@ -17,6 +17,7 @@ from actgent.tools.outputs.results import worded
 from actgent.tools.registry import ToolRegistry
 from actgent.toolsets.discovery import FILES, defined_at, discover
 from actgent.toolsets.gateway import registry_of
+from actgent.toolsets.mcp import AllowedEnvironment
 from actgent.toolsets.toolset import Toolset
 
 from .programs import load_agents
@@ -26,9 +27,14 @@ Given = tuple[str, Sequence[Toolset], ToolRegistry]
 """An agent's name, its toolsets, and its registry."""
 
 
-async def list_tools(target: str, terminal: Terminal, *, json: bool = False) -> int:
-    """Show the tools of a folder or file. 1 if a toolset is not available or a file is broken."""
-    agents, problems = _agents(target)
+async def list_tools(
+    target: str, terminal: Terminal, *, json: bool = False, allow_env: Sequence[str] = ()
+) -> int:
+    """Show the tools of a folder or file. 1 if a toolset is not available or a file is broken.
+
+    `allow_env` are the environment variables that servers of a folder may use.
+    """
+    agents, problems = _agents(target, AllowedEnvironment(allow_env))
     unavailable: dict[str, str] = {}
     for _, toolsets, registry in agents:
         unavailable |= await _connect(toolsets, registry, terminal)
@@ -52,7 +58,7 @@ async def list_tools(target: str, terminal: Terminal, *, json: bool = False) -> 
     return 1 if unavailable or problems else 0
 
 
-def _agents(target: str) -> tuple[list[Given], Sequence[InvalidFile]]:
+def _agents(target: str, environment: AllowedEnvironment) -> tuple[list[Given], Sequence[InvalidFile]]:
     """The agents of a folder or a Python file; of a folder without one, the tools that are found there.
 
     Raises:
@@ -62,7 +68,7 @@ def _agents(target: str) -> tuple[list[Given], Sequence[InvalidFile]]:
     if path.name == BRAIN or (path / BRAIN).is_file():
         read = read_folder(path)
         mapped = [each.tool for each in read.instructions if each.tool]
-        toolsets, registry = registry_of(load_tools(read), mapped=mapped)
+        toolsets, registry = registry_of(load_tools(read, environment=environment), mapped=mapped)
         if read.limits.kept_characters:
             offer_read_result(registry)
         return [(read.name, toolsets, registry)], ()

@@ -1,5 +1,7 @@
 """The tools of an agent's folder: tools.py and tools/*.py are run, and what they define are tools."""
 
+import os
+from collections.abc import Mapping
 from types import ModuleType
 
 from actgent.errors import InvalidFile, InvalidFolder
@@ -12,7 +14,9 @@ from .skills import LoadSkill
 from .toolset_files import load_toolsets
 
 
-def load_tools(read: AgentFolder) -> tuple[Tool | Toolset, ...]:
+def load_tools(
+    read: AgentFolder, *, environment: Mapping[str, str] = os.environ
+) -> tuple[Tool | Toolset, ...]:
     """Run a folder's tools.py and tools/*.py, and give what the agent has.
 
     That are their tools and toolsets, one tool for its skills, its documents of APIs and its MCP servers.
@@ -24,7 +28,7 @@ def load_tools(read: AgentFolder) -> tuple[Tool | Toolset, ...]:
     tools, toolsets = _loaded(read)
     wanted = list(tools) if read.tool_names is None else [name for name in read.tool_names if name in tools]
     skills = (LoadSkill(read.skills),) if read.skills else ()
-    others = load_toolsets(read.path, read.documents, read.servers)
+    others = load_toolsets(read.path, read.documents, read.servers, environment)
     return (*(tools[name] for name in wanted), *skills, *toolsets, *others)
 
 

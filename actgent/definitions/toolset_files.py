@@ -116,9 +116,12 @@ def _why_not(server: str, given: Any, environment: Mapping[str, str], folder: Pa
 
 
 def load_toolsets(
-    folder: Path, documents: Mapping[str, Any], servers: Mapping[str, Any]
+    folder: Path,
+    documents: Mapping[str, Any],
+    servers: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
 ) -> tuple[Toolset, ...]:
-    """The toolsets of a folder that was read: an `OpenAPI` for each document, and the servers.
+    """The toolsets of a folder that was read: an `OpenAPI` for each document, and the servers with their variables.
 
     Raises:
         ConfigurationError: a variable that a server needs is not set in the environment.
@@ -127,7 +130,7 @@ def load_toolsets(
     return (
         *(_openapi(path, document) for path, document in documents.items()),
         *(
-            make_server(name, given, environment=os.environ, folder=folder, at=f"{at}, server {name!r}")
+            make_server(name, given, environment=environment, folder=folder, at=f"{at}, server {name!r}")
             for name, given in servers.items()
         ),
     )

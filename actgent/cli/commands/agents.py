@@ -292,7 +292,7 @@ def evaluate_cases(
 
 
 @app.command(name="tools")
-def list_tools(target: str, /, *, json: Flag = False) -> int:
+def list_tools(target: str, /, *, json: Flag = False, allow_env: Repeated = ()) -> int:
     """List what an agent would have: tools with schemas, effects, approvals, and where each comes from.
 
     Its code is run, and its toolsets are connected. 1 if one of them is not available.
@@ -300,7 +300,8 @@ def list_tools(target: str, /, *, json: Flag = False) -> int:
     Args:
         target: An agent's folder, a Python file that defines agents, or a folder or file of tools (actgent_tools.py).
         json: Everything, whole schemas too, as one line of JSON.
+        allow_env: An environment variable that mcp_config.json may pass to its servers; may be given several times.
     """
     from actgent.cli.tool_list import list_tools as show  # noqa: PLC0415
 
-    return run_command(lambda terminal, _: show(target, terminal, json=json))
+    return run_command(lambda terminal, _: show(target, terminal, json=json, allow_env=allow_env))

@@ -22,7 +22,15 @@ from actgent.support.strict_json import loads
 from actgent.tools.base import Tool, ToolContext
 from actgent.tools.outputs.media import in_words
 from actgent.tools.outputs.results import worded
-from actgent.toolsets.mcp import LOCK, MCPServer, ToolLock, mcp_servers, prompt_digest, tool_digest
+from actgent.toolsets.mcp import (
+    LOCK,
+    AllowedEnvironment,
+    MCPServer,
+    ToolLock,
+    mcp_servers,
+    prompt_digest,
+    tool_digest,
+)
 
 _UNKNOWN = "; nobody knows whether the call took effect"
 
@@ -48,9 +56,11 @@ class Listing:
         return {each["name"]: prompt_digest(each) for each in self.prompts}
 
 
-async def list_servers(target: str, terminal: Terminal, *, json: bool = False) -> int:
+async def list_servers(
+    target: str, terminal: Terminal, *, json: bool = False, allow_env: Sequence[str] = ()
+) -> int:
     """Show the servers with their tools, and what withholds one. 1 if one is not available."""
-    servers, _ = _servers(target)
+    servers, _ = _servers(target, allow_env)
     answers = await _ask(servers, terminal)
     if json:
         terminal.raw(
@@ -62,10 +72,12 @@ async def list_servers(target: str, terminal: Terminal, *, json: bool = False) -
     return 1 if any(answer.problem for answer in answers) else 0
 
 
-async def call_tool(target: str, server: str, tool: str, arguments: str, terminal: Terminal) -> int:
+async def call_tool(
+    target: str, server: str, tool: str, arguments: str, terminal: Terminal, *, allow_env: Sequence[str] = ()
+) -> int:
     """Run one tool and show its result. 1 if it fails."""
     given = _arguments(arguments)
-    chosen = _named(_servers(target)[0], server)
+    chosen = _named(_servers(target, allow_env)[0], server)
     has_begun = False
     problem = ""
     with trio.move_on_after(chosen.connect_timeout) as connecting:
@@ -85,10 +97,16 @@ async def call_tool(target: str, server: str, tool: str, arguments: str, termina
 
 
 async def show_prompts(
-    target: str, terminal: Terminal, *, server: str = "", name: str = "", arguments: str = "{}"
+    target: str,
+    terminal: Terminal,
+    *,
+    server: str = "",
+    name: str = "",
+    arguments: str = "{}",
+    allow_env: Sequence[str] = (),
 ) -> int:
     """List the prompts of all servers, or of one; or show one with its arguments. 1 if a server fails."""
-    servers, _ = _servers(target)
+    servers, _ = _servers(target, allow_env)
     given = _arguments(arguments)
     chosen = [_named(servers, server)] if server else servers
     failed = False
@@ -119,9 +137,11 @@ def _in_words(parts: Sequence[Part]) -> str:
     return "\n".join(part.text if isinstance(part, Text) else in_words(part) for part in parts)
 
 
-async def log_in(target: str, server: str, terminal: Terminal, *, again: bool = False) -> int:
+async def log_in(
+    target: str, server: str, terminal: Terminal, *, again: bool = False, allow_env: Sequence[str] = ()
+) -> int:
     """Let a person authorize a server by OAuth, where its tokens do not do. 1 if it fails."""
-    servers, _ = _servers(target)
+    servers, _ = _servers(target, allow_env)
     chosen = _named(servers, server)
     if chosen.oauth is None:
         raise ConfigurationError(
@@ -158,9 +178,9 @@ async def _authorize(server: MCPServer, terminal: Terminal, *, again: bool) -> i
         return len(await link.tools())
 
 
-async def check_servers(target: str, terminal: Terminal) -> int:
+async def check_servers(target: str, terminal: Terminal, *, allow_env: Sequence[str] = ()) -> int:
     """Connect to each server and compare its tools and prompts with the lock. 1 if one fails or differs."""
-    servers, _ = _servers(target)
+    servers, _ = _servers(target, allow_env)
     answers = await _ask(servers, terminal)
     wrong = False
     for server, answer in zip(servers, answers, strict=True):
@@ -173,9 +193,9 @@ async def check_servers(target: str, terminal: Terminal) -> int:
     return 1 if wrong else 0
 
 
-async def lock_servers(target: str, terminal: Terminal) -> int:
+async def lock_servers(target: str, terminal: Terminal, *, allow_env: Sequence[str] = ()) -> int:
     """Show how tools and prompts differ from the lock, and write it anew; a server that fails keeps what it had. 1 if one does."""
-    servers, place = _servers(target)
+    servers, place = _servers(target, allow_env)
     answers = await _ask(servers, terminal)
     for path in dict.fromkeys(server.lock or place / LOCK for server in servers):
         its = [pair for pair in zip(servers, answers, strict=True) if (pair[0].lock or place / LOCK) == path]
@@ -226,8 +246,10 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
 # --- the servers -------------------------------------------------------------------------------
 
 
-def _servers(target: str) -> tuple[list[MCPServer], Path]:
+def _servers(target: str, allow_env: Sequence[str]) -> tuple[list[MCPServer], Path]:
     """The servers of a file, or of the one in a folder, and the folder.
+
+    `allow_env` are the environment variables that the servers may use.
 
     Raises:
         ConfigurationError: there is no such file, or something is wrong in it.
@@ -237,7 +259,7 @@ def _servers(target: str) -> tuple[list[MCPServer], Path]:
         path = path.parent
     if path.is_dir():
         path /= SERVERS
-    return mcp_servers(path), path.parent
+    return mcp_servers(path, environment=AllowedEnvironment(allow_env)), path.parent
 
 
 def _named(servers: Sequence[MCPServer], name: str) -> MCPServer:

@@ -1,11 +1,12 @@
 """Tools of servers that speak the Model Context Protocol (MCP)."""
 
-from .config import listed_servers, make_server, mcp_servers
+from .config import AllowedEnvironment, listed_servers, make_server, mcp_servers
 from .lock import LOCK, ToolLock, prompt_digest, tool_digest
 from .server import MCPServer
 
 __all__ = [
     "LOCK",
+    "AllowedEnvironment",
     "MCPServer",
     "ToolLock",
     "listed_servers",

@@ -1,12 +1,15 @@
 """Servers from a file in the usual `mcpServers` form, as editors and assistants have it."""
 
+import json
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from actgent.errors import ConfigurationError
+from actgent.errors.printable import shown
 from actgent.support.strict_json import load_document
 
 from .lock import LOCK
@@ -23,12 +26,28 @@ _IGNORED = frozenset("type transport disabled description".split())
 _FORM = 'it holds {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
 
 
+class AllowedEnvironment(dict[str, str]):
+    """The environment variables of this process that a file may use; a file that uses another set variable is refused.
+
+    For files that somebody else may have written: a server's command and URL are theirs, and so is each variable in them.
+    """
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        super().__init__({name: os.environ[name] for name in allowed if name in os.environ})
+
+    def refused(self, given: object) -> list[str]:
+        """Return the variables that a server's entry uses, and that are set but not allowed."""
+        used = {found[1] for found in _VARIABLE.finditer(json.dumps(given))}
+        return sorted(name for name in used if name in os.environ and name not in self)
+
+
 def mcp_servers(
     path: str | os.PathLike[str], *, environment: Mapping[str, str] | None = None
 ) -> list[MCPServer]:
     """Read `{"mcpServers": {"name": {"command": ..., "args": [...]} | {"url": ...}}}`.
 
-    `${NAME}` in a text is that environment variable, `${NAME:-text}` with a text where it is not set. A file
+    `${NAME}` in a text is that environment variable, `${NAME:-text}` with a text where it is not set. For a file that a
+    stranger may have written, pass `environment=` with the variables that its servers may have. A file
     `mcp.lock.json` beside it is the lock of all servers that name none.
 
     Raises:
@@ -81,6 +100,12 @@ def make_server(
         raise ConfigurationError(f"{at}: it is an object with a command or a url")
     if unknown := sorted(given.keys() - _KEYS - _IGNORED):
         raise ConfigurationError(f"{at}: unknown key {unknown[0]!r} (there are: {', '.join(sorted(_KEYS))})")
+    if isinstance(environment, AllowedEnvironment) and (refused := environment.refused(given)):
+        to = given.get("url") or shlex.join([str(given.get("command")), *map(str, given.get("args") or ())])
+        raise ConfigurationError(
+            f"{at}: the file passes the environment variables {', '.join(refused)} to {shown(to)}: "
+            f"allow that with {' '.join(f'--allow-env {name}' for name in refused)}"
+        )
     options = {
         key: _filled(value, environment, f"{at}, {key}") for key, value in given.items() if key in _KEYS
     }

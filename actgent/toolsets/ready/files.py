@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,8 @@ MAX_SEARCHED = 5000
 MAX_SEARCHED_BYTES = 100_000_000
 """Bytes that one search reads: nobody stops it while it reads."""
 MAX_FOUND = 100
+MAX_DEPTH = 50
+"""Folders in one another that one search goes into: each one holds a descriptor of this process."""
 MAX_FILE = 10_000_000
 """Bytes of a file that is searched or written."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -131,15 +133,19 @@ class ConfinedFolder:
         found: list[str] = []
         searched = size = 0
         with self._opened(_steps(folder)) as descriptor:
-            for place, folders, files, here in os.fwalk(".", dir_fd=descriptor, follow_symlinks=False):
-                folders.sort()
-                for name in sorted(files):
-                    searched += 1
-                    if searched > MAX_SEARCHED or size > MAX_SEARCHED_BYTES or len(found) >= MAX_FOUND:
-                        return [*found, "[there is more: search in a folder]"]
-                    said = _text_of(name, here)
-                    size += len(said)
-                    found += _lines(said, text, os.path.normpath(f"{place}/{name}"))
+            for place, name, here in _files_below(descriptor, ""):
+                if not name:
+                    if len(found) < MAX_FOUND:
+                        found.append(
+                            f"[{place[:200]} is more than {MAX_DEPTH} folders deep: search in a folder]"
+                        )
+                    continue
+                searched += 1
+                if searched > MAX_SEARCHED or size > MAX_SEARCHED_BYTES or len(found) >= MAX_FOUND:
+                    return [*found, "[there is more: search in a folder]"]
+                said = _text_of(name, here)
+                size += len(said)
+                found += _lines(said, text, f"{place}{name}")
         return found
 
     def write(self, file: str, text: str) -> str:
@@ -165,6 +171,30 @@ class ConfinedFolder:
             yield descriptor
         finally:
             os.close(descriptor)
+
+
+def _files_below(descriptor: int, place: str, depth: int = 0) -> Iterator[tuple[str, str, int]]:
+    """Yield each file below a folder: the path of its folder, its name, and the open folder that has it.
+
+    A folder that is too deep is yielded without a name. Each level keeps one descriptor open.
+    """
+    folders, files = list[str](), list[str]()
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+    for name in sorted(files):
+        yield place, name, descriptor
+    for name in sorted(folders):
+        below = f"{place}{name}/"
+        if depth == MAX_DEPTH:
+            yield below, "", descriptor
+            continue
+        with suppress(OSError):
+            opened = os.open(name, _FOLDER, dir_fd=descriptor)
+            try:
+                yield from _files_below(opened, below, depth + 1)
+            finally:
+                os.close(opened)
 
 
 def _steps(name: str) -> list[str]:

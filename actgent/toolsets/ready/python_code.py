@@ -61,7 +61,7 @@ def python_tool(
         tools: Which of the agent's tools are functions; None: all.
         seconds: How long the code itself may run, without what it calls.
         memory: Bytes of memory that the code may take.
-        output: Characters of output.
+        output: Characters of output: what the code prints, with the value of its last expression or its error.
         timeout: How long a call may take with all that it calls; not while a person decides.
         approval: True: a person approves each run, besides those calls that need it themselves.
 
@@ -257,10 +257,10 @@ class _Worker:
             while not isinstance(state, monty.MontyComplete):
                 state = await self._answer(state, functions)
         except (monty.MontySyntaxError, monty.MontyRuntimeError) as error:
-            raise ToolError("\n".join([*self._said(), error.display("traceback")])) from None
+            raise ToolError("\n".join([*self._said(), self._cut(error.display("traceback"))])) from None
         except monty.MontyError as error:
             raise ToolError(f"the code ended with its interpreter: {str(error)[:500]}") from None
-        value = [] if state.output is None else [_shown(state.output)]
+        value = [] if state.output is None else [self._cut(_shown(state.output))]
         return "\n".join([*self._said(), *value]) or "(no output)"
 
     async def _answer(self, state: Any, functions: _Functions) -> Any:
@@ -298,10 +298,18 @@ class _Worker:
                 os.kill(self.process, signal.SIGKILL)
 
     def _print(self, _: str, text: str) -> None:
-        """Take what the code prints, in a thread; beyond the bound it is dropped, and the code goes on."""
-        if self.size < self.most:
+        """Keep what the code prints, in a thread; text beyond the bound is dropped, and the code continues."""
+        if text and self.size < self.most:
             self.printed.append(text[: self.most - self.size])
         self.size += len(text)
+
+    def _cut(self, text: str) -> str:
+        """Return what the bound leaves of a value or a traceback: both ends, as the end of a traceback is its error."""
+        most = max(self.most - self.size, 200)
+        if len(text) <= most:
+            return text
+        half = most // 2
+        return f"{text[:half]}\n[cut: {len(text) - 2 * half:,} of {len(text):,} characters]\n{text[-half:]}"
 
     def _said(self) -> list[str]:
         text = "".join(self.printed).rstrip("\n")

@@ -1,9 +1,12 @@
 """Files of one folder: what lies outside of it is never reached, by no name, link or race."""
 
 import os
+import resource
 import sqlite3
+import subprocess
 import threading
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -154,6 +157,36 @@ def test_a_search_reads_a_bounded_amount(place, monkeypatch):
         "a.txt:2: two needle",
         "[there is more: search in a folder]",
     ]
+
+
+def deepen(folder, levels):
+    """Make folders in one another, deeper than a path may be long; the last one has a file."""
+    opened = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("x", dir_fd=opened)
+        below = os.open("x", os.O_RDONLY, dir_fd=opened)
+        os.close(opened)
+        opened = below
+    os.close(os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=opened))
+    os.close(opened)
+
+
+def test_a_search_in_a_folder_that_is_very_deep(place):
+    """The rest is found, few descriptors are open at once, and the result says what was not searched."""
+    deepen(place, 1200)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 70, hard))
+    try:
+        found = tools(place)["search_files"]("needle")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found[:2] == ["a.txt:2: two needle", "sub/b.txt:1: needle"]
+    assert len(found) == 3
+    assert found[2].startswith("[x/x/x/")
+    assert found[2].endswith("more than 50 folders deep: search in a folder]")
+    assert tools(place)["search_files"]("needle", "/".join(["x"] * 1190)) == []
+    subprocess.run(["rm", "-rf", str(place / "x")], check=True)
 
 
 async def test_a_person_approves_what_is_written(place):

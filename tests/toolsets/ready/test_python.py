@@ -132,6 +132,26 @@ async def test_endless_code_ends():
     assert len(said) < 1200
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "'x' * 1_000_000",
+        "['x' * 1000] * 1000",
+        "print('y' * 900)\n'x' * 1_000_000",
+        "raise ValueError('x' * 1_000_000)",
+        "print('y' * 5000)\nraise ValueError('x' * 1_000_000)",
+    ],
+)
+async def test_output_is_bounded_in_all_forms(code):
+    """What is printed, the last value and the error together."""
+    try:
+        said = await run(code, output=1000)
+    except ToolError as error:
+        said = str(error)
+    assert len(said) < 1500
+    assert "[cut: " in said
+
+
 async def test_a_cancelled_run_leaves_neither_process_nor_thread():
     """An endless loop is killed, and the call ends at once."""
     before = workers_besides(())
