@@ -2,7 +2,7 @@
 
 send          follows redirects, each a request of its own
   _exchange   one request; foreign exceptions become ours here and nowhere else
-    read_body the answer, as far as it may go
+    read_decoded  the answer, as far as it may go
 """
 
 import codecs
@@ -163,7 +163,7 @@ async def _exchange(client: httpx2.AsyncClient, request: APIRequest) -> APIRespo
             timeout=None,
         )
         async with _answer(client, sent) as response:
-            body, is_cut = await read_body(response, request.max_bytes)
+            body, is_cut = await read_decoded(response, request.max_bytes)
             return APIResponse(response.status_code, response.headers, body, is_cut, request.url)
     except (AddressRefused, RequestFailed):
         raise
@@ -199,7 +199,7 @@ async def _answer(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncI
             await response.aclose()
 
 
-async def read_body(response: httpx2.Response, max_bytes: int) -> tuple[bytes, bool]:
+async def read_decoded(response: httpx2.Response, max_bytes: int) -> tuple[bytes, bool]:
     """Return at most `max_bytes` of the decoded body of a response, and True if the body is longer.
 
     httpx2 decodes gzip and deflate in pieces of 1 MiB, so a short packed body takes no more memory than a plain body.

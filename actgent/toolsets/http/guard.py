@@ -26,7 +26,7 @@ _log = logger_of(__name__)
 _NAME = re.compile(r"(?!(.*\.)?\d+\.?$)(\w[\w-]*\.)*\w[\w-]*\.?")
 """A host's; with a number at the end it would be an address."""
 CODINGS = frozenset({"deflate", "gzip"})
-"""Content codings that `read_body` decodes. A zstd frame may demand a window of 128 MB, so zstd is not accepted."""
+"""Content codings that `read_decoded` decodes. A zstd frame may demand a window of 128 MB, so zstd is not accepted."""
 Wrap = Callable[[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport]
 
 

@@ -13,7 +13,7 @@ from actgent.errors import ToolError
 from actgent.errors.printable import counted
 from actgent.support.foreign import telling_text
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.toolsets.http import Guard, decode_text, read_body
+from actgent.toolsets.http import Guard, decode_text, read_decoded
 
 MAX_BYTES = 2_000_000
 REDIRECTS = 5
@@ -70,7 +70,7 @@ class PageTool(Tool):
             ):
                 if response.status_code >= 400:  # noqa: PLR2004 - RFC 9110: an error
                     raise ToolError(f"the server answered with status {response.status_code}")
-                data, _ = await read_body(response, MAX_BYTES)
+                data, _ = await read_decoded(response, MAX_BYTES)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ToolError(f"the page cannot be fetched: {telling_text(error)}") from error
         if len(data) < _LONG:

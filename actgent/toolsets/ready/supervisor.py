@@ -24,7 +24,7 @@ MEMORY_EXCEEDED = b"actgent: memory-exceeded\n"
 """Line on the status descriptor if the kernel killed a process for the memory limit of its cgroup."""
 
 
-def main() -> int:
+def supervise() -> int:
     """Run the command; return its exit code."""
     control, status = int(sys.argv[1]), int(sys.argv[2])
     user = None if sys.argv[3] == "-" else int(sys.argv[3])
@@ -129,4 +129,4 @@ def count_oom_kills(cgroup: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(supervise())
