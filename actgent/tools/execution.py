@@ -266,7 +266,11 @@ class Batch:
             self._ask(place, question)
             return None
         except ToolError as error:
-            self._finished[place] = _failed(call, self._capped(describe(error)))
+            result = _failed(call, self._capped(describe(error)))
+            tool = self.registry.get(call.name)
+            if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
+                result = from_outside(result, tool.origin)  # the text quotes the schema, which a stranger wrote
+            self._finished[place] = result
             return None
 
     def _ask(self, place: int, question: AskPerson) -> None:

@@ -10,6 +10,7 @@ from actgent import (
     Mode,
     Modes,
     OpenAI,
+    OpenAPI,
     ScriptedLLM,
     StaticToolset,
     Tool,
@@ -231,3 +232,23 @@ async def test_values_that_are_no_data_are_one_error_result(value):
     assert "JSON" in result.error
     while deep:
         deep = deep.pop()
+
+
+async def test_words_of_a_foreign_schema_are_data_in_an_error_of_the_arguments():
+    """The error quotes a constant of a document that a stranger wrote."""
+    parameter = {"name": "q", "in": "query", "required": True, "schema": {"const": HOSTILE[0]}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "shop", "version": "1"},
+        "servers": [{"url": "https://shop.example"}],
+        "paths": {"/a": {"get": {"operationId": "ask", "parameters": [parameter]}}},
+    }
+    llm = ScriptedLLM([[ToolCall("ask", {"q": "x"})], "ok"])
+    async with BareAgent("clerk", llm=llm, tools=[OpenAPI(document)]) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        (result,) = (each for message in session.history for each in message.tool_results)
+    assert result.origin == "shop"
+    assert "was expected" in result.error
+    assert SIGNS.search(result.text) is None
+    assert result.text.count(result.mark) == 2
