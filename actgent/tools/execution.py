@@ -269,7 +269,9 @@ class Batch:
             result = _failed(call, self._capped(describe(error)))
             tool = self.registry.get(call.name)
             if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
-                result = from_outside(result, tool.origin)  # the text quotes the schema, which a stranger wrote
+                result = from_outside(
+                    result, tool.origin
+                )  # the text quotes the schema, which a stranger wrote
             self._finished[place] = result
             return None
 
