@@ -156,6 +156,8 @@ class Appended:
     """Of the turn that it begins."""
     again: bool = False
     """True: it stands in the conversation, and its turn, for which the journal failed, goes on."""
+    at: float = 0.0
+    """Unix time in seconds at which the turn began; 0 in records of earlier versions."""
 
 
 make_appended = maker(Appended)

@@ -388,9 +388,10 @@ class Runtime(Insight, Ratings, Moving):
         to: int | None = None,
         new_id: str | None = None,
     ) -> SessionSummary:
-        """Write a copy of a session, as it was after its record `to`, that goes its own way: `agent.open_session` goes on with it.
+        """Write a copy of a session, as it was after its record `to`.
 
-        It has no schedules, and draws on the budget of its original.
+        The copy has no schedules, and draws on the budget of its original. A turn that is open at the record waits in the
+        copy until `agent.open_session` opens the copy, and goes on then.
 
         Raises:
             ConfigurationError: there is no journal or no such record, several agents have a session of this id, or the new

@@ -1,5 +1,6 @@
 """The only pipeline there is: remember, ask, read, reply, act. One message is one pass."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import cast
@@ -282,6 +283,9 @@ class AgentCore:
             context.conversation.append(message, answered=True)
             if context.log is not None:
                 context.log.add(_entering(message, turn))
+                if message is turn.message and context.handlers.of("growing"):
+                    # Readers follow the session: write the start of the turn now, not with the first answer.
+                    context.log.flush_soon(is_awaited=True)
         if turn.control.stop is not None:
             turn.check()
         if self.observer.stream.watched:
@@ -292,7 +296,7 @@ class AgentCore:
         for place, message in enumerate(turn.joined):
             context.conversation.append(message, answered=True)
             if context.log is not None:
-                context.log.add(Appended(message_id=message.id, joins=place > 0))
+                context.log.add(Appended(message_id=message.id, joins=place > 0, at=time.time()))
 
     def _view(self, context: SessionContext, turn: Turn, message: Message) -> View:
         return _make_view(
@@ -524,5 +528,5 @@ def _entering(message: Message, turn: Turn) -> Appended | Said:
     """Build the record of a message that enters the conversation."""
     if message is turn.message:
         limits = NO_LIMITS if turn.budget is None else turn.budget.own.limits
-        return make_appended(message_id=message.id, joins=bool(turn.joined), limits=limits)
+        return make_appended(message_id=message.id, joins=bool(turn.joined), limits=limits, at=time.time())
     return make_said(message=message, calls=turn.progress.calls, repairs=turn.progress.repairs)

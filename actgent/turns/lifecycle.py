@@ -122,7 +122,7 @@ class TurnLifecycle:
         context.mail.unkept = None
         if unkept.message_id == turn.message.id and not turn.joined and context.log is not None:
             context.checkpoint = unkept
-            context.log.add(Appended(message_id=turn.message.id, again=True))
+            context.log.add(Appended(message_id=turn.message.id, again=True, at=time.time()))
 
     def _resume_checkpoint(self, context: SessionContext, turn: Turn, resume: TurnCheckpoint) -> None:
         """Go on with the counts that the turn had before the restart."""

@@ -90,6 +90,19 @@ class Reach:
         opener = self.opener(head.agent)
         return face_of(opener.find_loaded(head.session_id) or await opener.find(head.session_id))
 
+    async def readable(self, head: SessionSummary) -> Session:
+        """Return a session for reading. A session with an open turn that is not in memory is not loaded, so that its turn does not start.
+
+        Raises:
+            SessionClosed: The session was closed.
+            NotRunning: Its agent does not run.
+        """
+        opener = self.opener(head.agent)
+        loaded = opener.find_loaded(head.session_id)
+        if loaded is None and head.state in ("working", "suspended"):
+            loaded = await opener.read_only(head.session_id)
+        return face_of(loaded or await opener.find(head.session_id))
+
     def opener(self, agent: str) -> SessionOpener:
         """Return what opens the sessions of an agent.
 

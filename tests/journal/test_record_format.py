@@ -9,9 +9,9 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "2ec481584edd924d"
+DIGEST = "b175c766cce7863d"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
-VERSIONS = (8, 14)
+VERSIONS = (9, 15)
 
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).

@@ -75,6 +75,55 @@ async def test_a_copy_goes_its_own_way(served, ada):
         assert taken.status_code == 404
 
 
+async def test_a_fork_in_the_middle_of_a_turn_runs(ada):
+    """The open turn goes on in the copy by itself, and ends; the original has no further records."""
+    for at in (3, 4, 8):
+        made = await ada.post("/v1/sessions/s1/fork", json={"at": at, "session_id": f"s1-{at}"})
+        assert made.status_code == 201, made.text
+        events = await ada.get(f"/v1/sessions/s1-{at}/events", headers={"accept": "application/json"})
+        said = [each["data"] for each in events.json()["items"] if each["event"] == "message"][-1]
+        path = f"/v1/sessions/s1-{at}/messages/{said['message_id']}"
+        outcome = (await ada.get(path, headers={"prefer": "wait=20"})).json()["outcome"]
+        assert outcome["text"] == f"you said: {'one' if at < 7 else 'two'}"
+    assert (await ada.get("/v1/sessions/s1")).json()["records"] == 11
+
+
+async def test_reading_a_session_does_not_start_its_turn(serving):
+    """A session whose open turn waits is shown as waiting by each GET, and is not loaded; a POST starts the turn."""
+    asked = []
+    llm = ScriptedLLM(lambda chat: asked.append(chat) or "yes")
+    async with (
+        serving(agents=[BareAgent(name="clerk", llm=llm)]) as served,
+        served.client() as ada,
+        served.client("root") as reader,
+    ):
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "one"}, headers={"prefer": "wait=20"})
+        await served.runtime.fork("s1", to=3, new_id="s2")
+        running = served.runtime.agents.opener("clerk").running
+        for path in (
+            "",
+            "/messages",
+            "/schedules",
+            "/tasks",
+            "/approvals",
+            "/messages?limit=1",
+            "/state",
+        ):
+            answer = await reader.get(f"/v1/sessions/s2{path}")
+            assert answer.status_code == 200, (path, answer.text)
+            assert "s2" not in running.sessions, path
+        shown = (await reader.get("/v1/sessions/s2")).json()
+        assert (shown["status"], [each["text"] for each in shown["waiting"]]) == ("waiting", ["one"])
+        assert len(asked) == 1
+        said = await ada.post(
+            "/v1/sessions/s2/messages", json={"content": "two"}, headers={"prefer": "wait=20"}
+        )
+        assert said.json()["status"] == "answered"
+        assert len(asked) == 3
+        assert (await reader.get("/v1/sessions/s2")).json()["status"] == "idle"
+
+
 async def test_a_copy_of_a_child_is_nobody_elses(served, ada):
     """A session that an agent opened in its own name below another is not copied into one of whoever is called like it."""
     opener = served.runtime.agents.opener

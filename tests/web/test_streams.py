@@ -3,12 +3,14 @@
 import json
 import random
 import socket
+import time
+from datetime import datetime
 
 import httpx2
 import pytest
 import trio
 
-from actgent import LLM, Answer, BareAgent, GatewayLimits, ScriptedLLM, Text
+from actgent import LLM, Answer, BareAgent, GatewayLimits, ProviderUnavailable, ScriptedLLM, Text
 from actgent.errors import Fenced
 from actgent.journal.listing import SessionKey
 from actgent.journal.memory import MemoryJournal
@@ -99,6 +101,56 @@ async def test_a_stream_tells_a_turn(ada):
     assert {data["turn"] for _, _, data in events.found[1:]} == {"m1"}
     assert events.found[3][2]["text"] == "you said: hello"
     assert all(data["at"].endswith("Z") for _, _, data in events.found)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_the_start_of_a_turn_is_emitted_before_the_model_answers(serving, fails):
+    """A reader gets the event while the model still works, with the time at which the turn began."""
+    asked, answers = trio.Event(), trio.Event()
+
+    async def think(_):
+        asked.set()
+        await answers.wait()
+        return ProviderUnavailable("503") if fails else "done"
+
+    agent = BareAgent(name="slow", llm=ScriptedLLM(think))
+    async with serving(agents=[agent]) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "slow"})
+        events = Events()
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, client, "/v1/sessions/s1/events", events, "turn")
+                await client.post("/v1/sessions/s1/messages", json={"content": "hello", "message_id": "m1"})
+        await asked.wait()
+        assert events.found[-1][2]["phase"] == "started"
+        assert not answers.is_set()
+        answers.set()
+        await read(client, "/v1/sessions/s1/events", events, "ended")
+        names = [name for _, name, _ in events.found]
+        assert names.count("turn") == 1
+        assert names[:2] == ["message", "turn"]
+        assert [int(number) for number, _, _ in events.found] == [2, 3, *([4] if fails else [4, 5, 6])]
+
+
+async def test_the_start_of_a_turn_that_nobody_follows_has_its_own_time(serving):
+    """Written with the first answer, the start of the turn still has the time at which the turn began."""
+    called = []
+
+    async def think(_):
+        called.append(time.time())
+        await trio.sleep(0.02)  # the time of the model
+        return "done"
+
+    agents = [BareAgent(name="slow", llm=ScriptedLLM(think))]
+    async with serving(agents=agents) as served, served.client() as client:
+        await client.put("/v1/sessions/s1", json={"agent": "slow"})
+        await client.post(
+            "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=10"}
+        )
+        found = {name: data for _, name, data in await pages(client, "/v1/sessions/s1/events")}
+    begun, answered = (datetime.fromisoformat(found[name]["at"]).timestamp() for name in ("turn", "answer"))
+    assert begun <= called[0] + 0.001
+    assert answered - begun >= 0.019
 
 
 async def test_pages_have_what_streams_have(ada):

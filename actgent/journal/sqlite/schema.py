@@ -85,6 +85,8 @@ MIGRATIONS: Sequence[str] = (
     "ALTER TABLE steps ADD COLUMN at REAL",
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
+    # The record of a begun turn has its time.
+    "SELECT 1",
 )
 """Migration n leads from schema version n to n + 1. An entry never changes after its release.
 

@@ -404,16 +404,7 @@ class SessionOpener:
         opened = loaded.opened
         if opened is None:
             raise SessionNotFound(running.name, session_id)
-        context = SessionContext(
-            session_id,
-            opened.owner,
-            SessionConversation(self.running.core.memory.open_view(), system=opened.system),
-            running.name,
-            is_former=not opened.agent,
-            mail=SessionMail(opened.on_busy or self.on_busy),
-            reducers=self.reducers,
-            state_check=self.state_check,
-        )
+        context = self._empty_context(session_id, opened)
         restored = await restore_loaded(loaded, context, running.journal)
         if restored.is_closed:
             raise SessionClosed(session_id)
@@ -453,6 +444,36 @@ class SessionOpener:
         if opened.transient:
             running.lifecycle.let_go(context)
         return context
+
+    async def read_only(self, session_id: str) -> SessionContext:
+        """Build a session from its records for reading. It is not loaded into memory, and no turn of it starts.
+
+        Raises:
+            SessionNotFound: The journal has no session of this id.
+            SessionClosed: The session was closed.
+        """
+        assert self.running.journal is not None  # noqa: S101 - a session outside of memory is in the journal
+        loaded = await load_tail(self.running, self.running.journal, session_id)
+        if loaded.opened is None:
+            raise SessionNotFound(self.running.name, session_id)
+        context = self._empty_context(session_id, loaded.opened)
+        if (await restore_loaded(loaded, context, self.running.journal)).is_closed:
+            raise SessionClosed(session_id)
+        context.face = self.make_face(context, None)
+        return context
+
+    def _empty_context(self, session_id: str, opened: Opened) -> SessionContext:
+        """Build the context that the records of a session fill."""
+        return SessionContext(
+            session_id,
+            opened.owner,
+            SessionConversation(self.running.core.memory.open_view(), system=opened.system),
+            self.running.name,
+            is_former=not opened.agent,
+            mail=SessionMail(opened.on_busy or self.on_busy),
+            reducers=self.reducers,
+            state_check=self.state_check,
+        )
 
     def _find_parent(
         self, context: SessionContext, opened: Opened, waiting: Sequence[Message], root_owner: str

@@ -130,6 +130,8 @@ class LiveText:
         growing = context.handlers.add("growing", self._grow)
         self._attached = [tokens, growing, context.handlers.add("tool_progress", self._take_progress)]
         turn = context.turn
+        if turn is not None and context.log is not None:
+            context.log.flush_soon(is_awaited=True)  # the start of the turn may wait for the first answer
         if turn is not None and turn.answer.growth is not None:
             self._begin(context, turn.answer.id, 0)
             self._text.write(turn.answer.growth.visible)

@@ -330,7 +330,7 @@ async def give_feedback(call: HTTPCall) -> Response:
 
 async def get_messages(call: HTTPCall) -> Response:
     """What was said in a session: the newest messages, those before a place, or those behind one."""
-    query, session = call.query, await call.session()
+    query, session = call.query, await call.readable_session()
     limit = min(query.get("limit", 100), call.gateway.limits.page)
     named: Any = query.get("roles")
     roles = None if named is None else named.split(",")

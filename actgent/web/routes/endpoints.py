@@ -95,6 +95,10 @@ class HTTPCall:
         """The same session, opened; see `Reach.session`."""
         return await self.gateway.reach.session(self.caller, self.path["id"], self.query.get("agent"))
 
+    async def readable_session(self) -> Session:
+        """Return the session that the address names, for reading; see `Reach.readable`."""
+        return await self.gateway.reach.readable(await self.head())
+
 
 class JSON(Response):
     """A value as JSON."""

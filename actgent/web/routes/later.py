@@ -50,7 +50,7 @@ _TASK = {
 
 async def list_schedules(call: HTTPCall) -> Response:
     """The schedules of a session, the next first."""
-    session = await call.session()
+    session = await call.readable_session()
     return JSON({"items": [of_schedule(each) for each in session.schedules], "next": None})
 
 
@@ -87,7 +87,7 @@ async def unschedule(call: HTTPCall) -> Response:
 
 async def list_tasks(call: HTTPCall) -> Response:
     """Tasks that others do for a session."""
-    context = context_of(await call.session())
+    context = context_of(await call.readable_session())
     below = (context.children or {}).values()
     found = [_of_task(child) for child in below if child.task is not None and child.task.reports]
     return JSON({"items": found, "next": None})

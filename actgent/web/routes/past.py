@@ -152,7 +152,7 @@ async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | Non
 
 
 async def post_fork(call: HTTPCall) -> Response:
-    """Copy a session as it was after a record; the copy goes its own way, and may be told something at once."""
+    """Copy a session as it was after a record. A turn that is open there goes on in the copy at once, then comes `message`."""
     head, body, reach = await call.head(), call.body, call.gateway.reach
     number, wanted = body.get("at", head.records), body.get("session_id")
     if not 1 <= number <= head.records:
@@ -166,9 +166,11 @@ async def post_fork(call: HTTPCall) -> Response:
     except SessionExists:
         await reach.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
         raise
-    if "message" in body:
+    is_open = made.unfinished and reach.journal.owns(made.session_id)  # its own process starts the others
+    if is_open or "message" in body:
         session = await reach.session(call.caller, made.session_id, made.agent)
-        await session.chat(body["message"])
+        if "message" in body:
+            await session.chat(body["message"])
         made = await reach.head(call.caller, made.session_id, made.agent)
     return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
 

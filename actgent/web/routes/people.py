@@ -58,7 +58,7 @@ async def list_of_session(call: HTTPCall) -> Response:
     """Those of one session, and of those that work for it."""
     head = await call.head()
     try:
-        found = () if head.closed else (await call.session()).approvals
+        found = () if head.closed else (await call.gateway.reach.readable(head)).approvals
     except (NotRunning, SessionClosed):
         found = ()
     return JSON({"items": [of_approval(each) for each in found], "next": None})

@@ -181,7 +181,7 @@ async def get_session(call: HTTPCall) -> Response:
         return Response(status_code=304, headers={"etag": tag})
     children = await reach.journal.children(head.agent, head.session_id)
     try:
-        session = None if head.closed else face_of(await reach.opener(head.agent).find(head.session_id))
+        session = None if head.closed else await reach.readable(head)
     except (NotRunning, SessionClosed):
         session = None
     return JSON(of_session(head, session, children), headers={"etag": tag})

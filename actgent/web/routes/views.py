@@ -61,7 +61,7 @@ def of_session(
 def _opened(session: Session) -> dict[str, Any]:
     context = context_of(session)
     return {
-        "status": session.status,
+        "status": status_of(session),
         "description": session.description,
         "mode": mode_of(session),
         "on_busy": session.on_busy,
@@ -72,6 +72,14 @@ def _opened(session: Session) -> dict[str, Any]:
         "turn": None if (turn := next(iter(context.answered_ids), None)) is None else {"message_id": turn},
         "waiting": [of_message(each) for each in itertools.islice(context.mail.waiting, MAX_WAITING)],
     }
+
+
+def status_of(session: Session) -> str:
+    """The status of a session; `waiting` if its turn is open and the session is not in memory, so nothing runs."""
+    context = context_of(session)
+    if context.host is not None or context.mail.acceptances is None:
+        return session.status
+    return "suspended" if context.approvals is not None and context.approvals.open else "waiting"
 
 
 def mode_of(session: Session) -> str | None:

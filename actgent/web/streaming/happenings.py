@@ -87,7 +87,8 @@ class Teller:
         if type(record) is Appended and not record.joins:
             self.turn = record.message_id
         told = self._rows_of(record, number)
-        data = {"turn": self.turn, "at": to_date(at or _time_of(record))}
+        written_at = record.at if type(record) is Appended and record.at else at or _time_of(record)
+        data = {"turn": self.turn, "at": to_date(written_at)}
         if type(record) is Ended:
             self._end(record)
         if len(told) == 1:  # as nearly always

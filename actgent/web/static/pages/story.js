@@ -70,6 +70,7 @@ const APPLY = {
     story.growing = null;
     turn.phase = data.failed ? "failed" : "answered";
     turn.ended = data.at;
+    if (data.failed === "model") span(turn, `model · ${turn.calls + 1} failed`, "model", lastEnd(turn), data.at); // a failed call has no record
     if (data.failed) turn.parts.push({ kind: "failed", failed: data.failed, words: data.error?.words || data.error?.class || "" });
   },
   feedback(story, data) {
@@ -85,6 +86,7 @@ const TURNLESS = ["message", "state", "ended", "feedback", "closed"];
 const mediaOf = (parts) => (parts || []).filter((each) => each.type === "image" || each.type === "file");
 
 function grow(story, data, turn) {
+  if (turn?.phase === "waiting") turn.phase = "working";
   const shown = story.growing?.text || "";
   story.growing = { turn: turn?.id, text: shown.slice(0, data.begin || 0) + data.text };
 }
@@ -93,6 +95,9 @@ function span(turn, label, kind, from, to) {
   const [begin, end] = [from, to].map((each) => (typeof each === "string" ? Date.parse(each) : each));
   if (begin && end >= begin) turn.spans.push({ label, kind, begin, end });
 }
+
+// The end of the last span of a turn, or the time at which the turn began.
+const lastEnd = (turn) => Math.max(Date.parse(turn.began), ...turn.spans.map((each) => each.end));
 
 // Applies one event to a story, which is changed.
 export function tell(story, event) {
