@@ -234,6 +234,18 @@ def test_no_webhook_is_lost_by_a_killed_server(team, tmp_path, receiving):
         (("serve", "team.py", "--tokens", "none.toml"), "cannot be read"),
         (("serve", "team.py", "--notify", "https://example.com"), "--notify takes --notify-secrets"),
         (("serve", "team.py", "--notify-allow", "10.0.0.0/8"), "go with --notify"),
+        (
+            (
+                "serve",
+                "team.py",
+                "--notify-sessions",
+                "--notify-secrets",
+                "x",
+                "--notify-allow",
+                "10.0.0.0/8",
+            ),
+            "--notify-sessions-allow",
+        ),
         (("serve", "team.py", "--notify", "example", "--notify-secrets", "x"), "goes to an address"),
         (("token", "new", "--name", "a", "--owner", "b", "--scope", "cht"), "did you mean 'chat'"),
         (("token", "revoke", "nobody"), "has no token"),

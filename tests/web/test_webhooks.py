@@ -272,6 +272,59 @@ async def test_a_session_has_a_receiver_of_its_own(serving, receiving):
     check_signature(headers, headers["raw"], [secret])
 
 
+async def test_clients_reach_no_other_port_and_path_than_those_opened_to_them(serving, receiving):
+    """What clients may name is `allow` of their own webhook, down to port and path, and is checked when they name it."""
+    with receiving() as receiver, receiving() as other:
+        host = receiver.url.split("/")[2]
+        base, elsewhere = receiver.url.removesuffix("/hook"), other.url.removesuffix("/hook")
+        notify = [hook(other), Webhook(None, secrets=[SECRET], allow=[f"{host}/hooks"], pause=0.01)]
+        async with serving(notify=notify) as served, served.client() as ada:
+            refused = [
+                base + "/admin",
+                base + "/hooksx",
+                base + "/hooks/../admin",
+                base + "/hooks/%2e%2e/admin",
+                base + "/hooks%2f..%2fadmin",
+                elsewhere + "/hooks",
+                "http://127.0.0.1/hooks",
+                "http://localhost:22/hooks",
+                "http://169.254.169.254/hooks",
+                f"http://[::ffff:127.0.0.1]:{host.partition(':')[2]}/admin",
+            ]
+            for number, url in enumerate(refused):
+                body = {"agent": "clerk", "notify": {"url": url}}
+                made = await ada.put(f"/v1/sessions/no-{number}", json=body)
+                assert made.status_code == 422, url
+                assert "not public" in made.json()["detail"]
+                assert (await ada.get(f"/v1/sessions/no-{number}")).status_code == 404
+            taken = {"agent": "clerk", "notify": {"url": base + "/hooks/mine", "events": ["reply"]}}
+            assert (await ada.put("/v1/sessions/mine", json=taken)).status_code == 201
+            await say(ada, "mine")
+            await until(lambda: receiver.got and other.got)
+        assert {each[1]["data"]["session_id"] for each in receiver.got} == {"mine"}
+
+
+async def test_a_pooled_connection_does_not_open_another_path(serving, receiving):
+    """A session whose address was set while it was allowed is not notified over the connection of an allowed path."""
+    with receiving() as receiver:
+        base, host = receiver.url.removesuffix("/hook"), receiver.url.split("/")[2]
+        notify = [Webhook(None, secrets=[SECRET], allow=LOCAL)]
+        async with serving(notify=notify) as served, served.client() as ada:
+            outbox = served.gateway.app.inside.outboxes[0]
+            for name in ("hooks", "admin"):
+                wanted = {"agent": "clerk", "notify": {"url": f"{base}/{name}", "events": ["reply"]}}
+                assert (await ada.put(f"/v1/sessions/{name}", json=wanted)).status_code == 201
+            outbox.webhook = Webhook(None, secrets=[SECRET], allow=[f"{host}/hooks"], pause=0.01)
+            for name in ("hooks", "admin"):
+                await say(ada, name)
+            await until(lambda: receiver.got)
+            with trio.fail_after(30):
+                while not (failed := await given_up(served)):  # noqa: ASYNC110 - asked over HTTP
+                    await trio.sleep(0.02)
+    assert [each["session_id"] for each in failed] == ["admin"]
+    assert {each[1]["data"]["session_id"] for each in receiver.got} == {"hooks"}
+
+
 async def test_addresses_of_sessions_take_a_webhook_for_them(served):
     """Where the server tells no addresses of clients, and for what is no address, a session is not made."""
     async with served.client() as ada:
@@ -403,6 +456,9 @@ async def test_only_approvals_are_told_of_sessions_below_others(serving, receivi
         (lambda: Webhook("https://example.com", secrets=["whsec_aa"]), "24 to 64 random bytes"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], events=["repli"]), "did you mean 'reply'"),
         (lambda: Webhook("https://example.com", secrets=[SECRET], timeout=-1), "timeout"),
+        (lambda: Webhook(None, secrets=[SECRET], allow=["http://a/b"]), "HOST:PORT/PATH.*http://a/b"),
+        (lambda: Webhook(None, secrets=[SECRET], allow=["a:0"]), "HOST:PORT/PATH"),
+        (lambda: Webhook(None, secrets=[SECRET], allow=["a:70000/x"]), "HOST:PORT/PATH"),
     ],
 )
 def test_what_is_no_webhook_is_refused(make, words):

@@ -21,7 +21,9 @@ class NotifyOptions:
     notify_events: Repeated = ()
     """Of these alone: reply, approval, failed, closed; may be given several times."""
     notify_allow: Repeated = ()
-    """A host, an address or a network that is not public and may be told; may be given several times."""
+    """HOST[:PORT][/PATH] or a network that is not public, for the addresses of --notify; may be given several times."""
+    notify_sessions_allow: Repeated = ()
+    """HOST[:PORT][/PATH] or a network that is not public, for the addresses that clients give; may be given several times."""
     notify_secrets: str | None = None
     """The file of the secrets that requests are signed with, one a line, the newest first; made where there is none."""
 

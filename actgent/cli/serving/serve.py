@@ -228,13 +228,24 @@ def webhooks_of(options: NotifyOptions) -> tuple[list[Webhook], bool]:
         if any(options.as_arguments()):
             raise ConfigurationError("the options of webhooks go with --notify URL, or --notify-sessions")
         return [], False
+    if options.notify_allow and not options.notify:
+        raise ConfigurationError(
+            "--notify-allow is for the addresses of --notify: open receivers of clients by --notify-sessions-allow"
+        )
+    if options.notify_sessions_allow and not options.notify_sessions:
+        raise ConfigurationError("--notify-sessions-allow goes with --notify-sessions")
     if options.notify_secrets is None:
         raise ConfigurationError(
             "--notify takes --notify-secrets FILE, with which requests are signed; it is made where there is none"
         )
     path = Path(options.notify_secrets)
     events = options.notify_events or EVENTS
-    for url in urls:  # what is wrong is told before a file is made
-        Webhook(url, secrets=["whsec_" + "A" * 32], events=events, allow=options.notify_allow)
+    allowed = [options.notify_sessions_allow if url is None else options.notify_allow for url in urls]
+    for url, allow in zip(urls, allowed, strict=True):  # what is wrong is told before a file is made
+        Webhook(url, secrets=["whsec_" + "A" * 32], events=events, allow=allow)
     is_new = make_secrets_file(path)
-    return [Webhook(url, secrets=path, events=events, allow=options.notify_allow) for url in urls], is_new
+    made = [
+        Webhook(url, secrets=path, events=events, allow=allow)
+        for url, allow in zip(urls, allowed, strict=True)
+    ]
+    return made, is_new

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from actgent.agents.session import Session, face_of
 from actgent.control.arguments import check_id
 from actgent.control.limits import Limits
-from actgent.errors import NotRunning, SessionClosed, SessionExists
+from actgent.errors import AddressRefused, NotRunning, SessionClosed, SessionExists
 from actgent.journal.base import SessionSummary
 from actgent.journal.records import Opened
 from actgent.messages import Sender
@@ -88,6 +88,7 @@ async def _make(call: HTTPCall, session_id: str, *, asker: str = "") -> tuple[Se
     owner, opener = _owner_of(call), reach.known_opener(call.body["agent"])
     limits = Limits(**body["limits"]) if "limits" in body else None
     _check_mode(opener, body.get("mode"))
+    await _check_receiver(call)
     try:
         context = await opener.create(
             Sender(owner),
@@ -116,6 +117,20 @@ def _notify_of(call: HTTPCall) -> tuple[str, ...]:
     if call.gateway.session_webhook is None:
         raise Problem("invalid", "this server tells no addresses of sessions: see --notify-sessions")
     return (check_url(wanted["url"]), *check_events(wanted.get("events", EVENTS)))
+
+
+async def _check_receiver(call: HTTPCall) -> None:
+    """Refuse the address of a receiver that notifications could not be sent to.
+
+    Raises:
+        Problem: It is not public, and the server does not open it to clients.
+    """
+    notify, webhook = _notify_of(call), call.gateway.session_webhook
+    if notify and webhook is not None:
+        try:
+            await webhook.check_reachable(notify[0])
+        except AddressRefused as refused:
+            raise Problem("invalid", f"notify: {refused}") from refused
 
 
 def _made(call: HTTPCall, head: SessionSummary) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import httpx2
@@ -22,6 +22,7 @@ from actgent.journal.listing import SessionFilter, SessionKey
 from actgent.journal.records import Opened
 from actgent.sessions.owner_accounts import is_holder
 from actgent.support.logs import Each, logger_of
+from actgent.toolsets.http import Guard
 
 from .cursors import DeliveryCursors
 from .delivery import MAX_PAUSE, Attempt, deliver
@@ -48,14 +49,16 @@ class Outbox:
     """One webhook at work."""
 
     def __init__(
-        self, webhook: Webhook, journal: Journal, cursors: DeliveryCursors, client: httpx2.AsyncClient
+        self, webhook: Webhook, journal: Journal, cursors: DeliveryCursors, clients: AsyncExitStack
     ) -> None:
+        """Args: `clients` closes the HTTP clients at the end of the block."""
         self.webhook = webhook
         self.sent = 0
         """Notifications that were taken, since the gateway was opened."""
         self._journal = journal
         self._cursors = cursors
-        self._client = client
+        self._clients: dict[Guard, httpx2.AsyncClient] = {}
+        self._opened = clients
         self._lanes = Lanes(self._tell, self._finish)
         self._lines: dict[SessionKey, Line] = {}
         self._targets: OrderedDict[SessionKey, Target | None] = OrderedDict()
@@ -282,7 +285,11 @@ class Outbox:
         """Send a notification once; returns the seconds to the next attempt, or None where it was taken or given up."""
         target, webhook = line.target, self.webhook
         attempt = await deliver(
-            self._client, target.url, notification, target.keys or webhook.keys(), webhook.timeout
+            await self._client_for(target.url),
+            target.url,
+            notification,
+            target.keys or webhook.keys(),
+            webhook.timeout,
         )
         if attempt.problem:
             line.began = line.began if line.attempts else trio.current_time()
@@ -294,6 +301,14 @@ class Outbox:
             self.sent += 1
             self._cursors.redeem(notification.id)
         return None
+
+    async def _client_for(self, url: str) -> httpx2.AsyncClient:
+        """Return the client whose guard opens what `Webhook.allow` opens for a URL."""
+        guard = self.webhook.receivers.guard(url)
+        if guard not in self._clients:
+            client = self._clients[guard] = guard.client()
+            self._opened.push_async_callback(client.aclose)
+        return self._clients[guard]
 
     def _give_up(self, line: Line, notification: Notification, attempt: Attempt) -> None:
         _log.warning(
@@ -331,5 +346,5 @@ async def open_outbox(webhook: Webhook, journal: Journal) -> AsyncGenerator[Outb
         JournalError: the journal cannot be read or written.
     """
     cursors = await DeliveryCursors.load(journal, webhook.id, time.time())
-    async with webhook.guard.client() as client:
-        yield Outbox(webhook, journal, cursors, client)
+    async with AsyncExitStack() as clients:
+        yield Outbox(webhook, journal, cursors, clients)

@@ -2,21 +2,25 @@
 
 import hashlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 import attrs
+import trio
 
 from actgent.control.arguments import check_seconds
 from actgent.errors import ConfigurationError, nearest
-from actgent.toolsets.http import Guard
 
+from .receivers import AllowedReceivers
 from .signing import SecretsFile, SigningKeys
 
 WebhookEvent = Literal["reply", "approval", "failed", "closed"]
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
 MAX_URL = 2000
+RESOLVE_SECONDS = 5.0
+"""Seconds in which the name of a receiver has to resolve when a client sets it."""
 
 
 def check_url(url: str) -> str:
@@ -68,7 +72,7 @@ def _secrets(secrets: Path | str | Iterable[str]) -> Callable[[], SigningKeys]:
 
 
 def _texts(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(texts)
+    return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def _seconds(_: object, field: "attrs.Attribute[float]", value: float) -> None:
@@ -96,18 +100,30 @@ class Webhook:
     events: tuple[str, ...] = attrs.field(default=EVENTS, converter=check_events, kw_only=True)
     """Which are told: of `reply`, `approval`, `failed`, `closed`."""
     allow: tuple[str, ...] = attrs.field(default=(), converter=_texts, kw_only=True)
-    """Hosts, addresses and networks besides the public ones that it may connect to; see `HTTPTool`."""
+    """Receivers besides the public ones: `HOST`, `HOST:PORT`, `HOST:PORT/PATH`, or a network such as `10.0.0.0/8`. An entry
+    without a port opens every port, and one without a path every path. A webhook with `url=None` should name both: its
+    entries are open to each client that may make sessions."""
     timeout: float = attrs.field(default=15.0, validator=_seconds, kw_only=True)
     """Seconds for one attempt, with its answer."""
     pause: float = attrs.field(default=1.0, validator=_seconds, kw_only=True)
     """Seconds until the second attempt; each further pause is twice as long, up to an hour, with jitter."""
     patience: float = attrs.field(default=86_400.0, validator=_seconds, kw_only=True)
     """Seconds behind the first attempt after which it is given up, and listed as failed."""
-    guard: Guard = attrs.field(init=False, repr=False)
+    receivers: AllowedReceivers = attrs.field(init=False, repr=False)
 
-    @guard.default
-    def _guard(self) -> Guard:
-        return Guard(self.allow)
+    @receivers.default
+    def _receivers(self) -> AllowedReceivers:
+        return AllowedReceivers(self.allow)
+
+    async def check_reachable(self, url: str) -> None:
+        """Refuse a URL that notifications could not be sent to, before it is kept. A name that does not resolve now passes.
+
+        Raises:
+            AddressRefused: An address of its host is not public, and `allow` does not open it for this port and path.
+        """
+        parts = urlsplit(url)
+        with trio.move_on_after(RESOLVE_SECONDS), suppress(OSError):
+            await self.receivers.guard(url).addresses(parts.hostname or "", parts.port or 0)
 
     @property
     def id(self) -> str:

@@ -1,0 +1,97 @@
+"""Addresses that are not public and that a webhook may connect to: hosts, addresses and networks, with a port and a path prefix."""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.toolsets.http import Guard
+
+_ENTRY = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^:/\[\]]+)(?::(?P<port>\d{1,5}))?(?P<path>/.*)?")
+_PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65_535
+
+
+@attrs.frozen
+class AllowedReceiver:
+    """One entry of `Webhook.allow`."""
+
+    host: str
+    """A name, an address or a network, as `Guard` takes it."""
+    port: int | None = None
+    """None: every port."""
+    path: str = ""
+    """The beginning of the path; empty: every path."""
+
+    @classmethod
+    def parse(cls, entry: object) -> "AllowedReceiver":
+        """Read `HOST`, `HOST:PORT`, `HOST/PATH`, `HOST:PORT/PATH`, an address (IPv6 in brackets before a port), or a network.
+
+        Raises:
+            ConfigurationError: The entry is none of these.
+        """
+        text = entry if isinstance(entry, str) else ""
+        if _is_plain(text):
+            return cls(text)
+        found = _ENTRY.fullmatch(text)
+        port = None if found is None or found["port"] is None else int(found["port"])
+        host = "" if found is None else found["host"].strip("[]")
+        if found is None or not _is_plain(host) or (port is not None and not 0 < port <= MAX_PORT):
+            raise ConfigurationError(
+                "allow= of a webhook takes HOST, HOST:PORT, HOST:PORT/PATH, addresses such as 127.0.0.1:8080 or [::1]:8080, and "
+                f"networks such as 10.0.0.0/8, not {entry!r:.200}"
+            )
+        return cls(host, port, (found["path"] or "").rstrip("/"))
+
+    def matches(self, port: int, path: str) -> bool:
+        """Return True if the entry allows this port and this path, whatever the host is."""
+        is_below = not self.path or path == self.path or path.startswith(f"{self.path}/")
+        return self.port in (None, port) and is_below
+
+
+def _is_plain(host: str) -> bool:
+    """Return True for what `Guard` takes as an entry."""
+    try:
+        Guard([host])
+    except ConfigurationError:
+        return False
+    return True
+
+
+@attrs.frozen
+class AllowedReceivers:
+    """The entries of `Webhook.allow`.
+
+    Raises:
+        ConfigurationError: An entry is wrong.
+    """
+
+    entries: tuple[AllowedReceiver, ...] = attrs.field(
+        converter=lambda given: tuple(map(AllowedReceiver.parse, given))
+    )
+
+    def guard(self, url: str) -> Guard:
+        """Return the guard for connections to a URL: it opens the hosts of the entries that allow its port and path.
+
+        Equal sets of entries give equal guards. A connection is reused under one guard only, so that a path that an entry
+        does not allow never goes over the connection of another path.
+        """
+        parts = urlsplit(url)
+        path = _plain_path(parts.path)
+        port = parts.port or _PORTS[parts.scheme]
+        return _guard(tuple(each.host for each in self.entries if each.matches(port, path)))
+
+
+@lru_cache(maxsize=256)
+def _guard(hosts: Iterable[str]) -> Guard:
+    return Guard(hosts)
+
+
+def _plain_path(path: str) -> str:
+    """Return a path as entries compare it: decoded; a path that a server may read as another one matches no prefix."""
+    decoded = unquote(path)
+    is_ambiguous = "\\" in decoded or not {".", ".."}.isdisjoint(decoded.split("/")) or "//" in decoded
+    return "" if is_ambiguous else decoded
