@@ -360,6 +360,8 @@ class MessageFailed(SessionObservation):
     """The class of the error."""
     words: str
     """What actgent says of it; empty for errors of foreign code, and where the runtime redacts texts."""
+    cause: str = ""
+    """Class and words of the foreign exception that it comes from; empty where the runtime redacts texts."""
 
 
 FAILURES = 1000

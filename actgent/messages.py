@@ -322,6 +322,8 @@ class ToolResult(Serializable):
     """What the model reads behind words from outside, which do not contain it; empty: they are not from there."""
     media: tuple[Medium, ...] = ()
     """Pictures and files that the tool returned, each of which `content` names; models are shown what their API takes."""
+    raised: str = ""
+    """Class of the exception of foreign code whose words `error` has; empty if actgent, or a `ToolError`, worded the error."""
 
     @property
     def text(self) -> str:

@@ -40,6 +40,8 @@ class Schedule:
     """Of the message that it sends: kept for programs, and never shown to a model."""
     is_delay: bool = False
     """True: it was set with `after=`, and takes as long, whoever sets the clock meanwhile."""
+    request: str = attrs.field(default="", repr=False)
+    """Digest of the client's request that set it under a key; empty: a program set it."""
 
     @property
     def due(self) -> datetime:
@@ -59,6 +61,7 @@ def parse_schedule(
     key: str | None = None,
     priority: Priority | str = Priority.NORMAL,
     metadata: Mapping[str, Any] | None = None,
+    request: str = "",
 ) -> Schedule:
     """Make a schedule from one of `after`, `at` and `cron`.
 
@@ -88,6 +91,7 @@ def parse_schedule(
         priority=Priority.named(priority),
         metadata=NO_METADATA if metadata is None else checked_metadata(metadata),
         is_delay=after is not None,
+        request=request,
     )
 
 

@@ -383,6 +383,8 @@ class Ended:
     """The class of the error."""
     words: str = ""
     """What actgent says of it; of errors of foreign code nothing."""
+    cause: str = ""
+    """Class and words of the foreign exception that the error comes from; only the scope `journal` is shown them."""
 
 
 make_ended = maker(Ended)
@@ -489,6 +491,8 @@ class Scheduled:
     deepest: int = 0
     metadata: Mapping[str, Any] = NOTHING
     """Of the message that it sends."""
+    request: str = ""
+    """As in `Schedule`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -368,12 +368,13 @@ async def fork_session(
     *,
     elsewhere: Elsewhere | None,
     agents: Directory,
+    asker: str = "",
 ) -> SessionSummary:
-    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`."""
+    """Write a session's copy, or have the process do it that has the new id; see `Runtime.fork`. `asker` is that of `Opened`."""
     check_id("session_id", session_id)
     whole = ExportedSession(key.session_id, key.agent, await records_up_to(journal, key, to))
     try:
-        begun = forked(whole, session_id or journal.new_session_id(), key.agent)
+        begun = forked(whole, session_id or journal.new_session_id(), key.agent, asker=asker)
         async with agents.making(begun.agent, begun.session_id):
             await write_sessions(journal, [begun])
     except Fenced:

@@ -22,6 +22,7 @@ import trio
 
 from actgent.approvals import Ask, Edit, Grant
 from actgent.errors import (
+    ActgentError,
     AskPerson,
     ConfigurationError,
     InvalidArguments,
@@ -29,6 +30,7 @@ from actgent.errors import (
     OutcomeUnknown,
     ToolError,
     ToolTimeout,
+    UnusableResult,
 )
 from actgent.messages import Medium, ToolCall, ToolResult, ToolStatus, make_result
 from actgent.support.foreign import failure_of, leaves
@@ -266,7 +268,8 @@ class Batch:
             self._ask(place, question)
             return None
         except ToolError as error:
-            result = _failed(call, self._capped(describe(error)))
+            quoted = "" if error.__cause__ is None else type(error.__cause__).__name__
+            result = _failed(call, self._capped(describe(error)), raised=quoted)
             tool = self.registry.get(call.name)
             if isinstance(error, InvalidArguments) and tool is not None and tool.outside and tool.origin:
                 result = from_outside(
@@ -381,7 +384,8 @@ class Batch:
             self._tell_raised(call, tool, error)
             is_unknown = isinstance(error, OutcomeUnknown) and tool.effect == "once"
             status: ToolStatus = "outcome_unknown" if is_unknown else "error"
-            return _failed(call, self._shortened(call, describe(error)), status=status)  # noqa: ASYNC104 - as above
+            words = self._shortened(call, describe(error))
+            return _failed(call, words, status=status, raised=_foreign_class(error))  # noqa: ASYNC104 - as above
         result = _succeeded(call, self._shortened(call, text))
         return attrs.evolve(result, media=media) if media else result
 
@@ -506,7 +510,7 @@ def _succeeded(call: ToolCall, content: str) -> ToolResult:
     )
 
 
-def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error") -> ToolResult:
+def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error", raised: str = "") -> ToolResult:
     return ToolResult(
         id=_result_id(call),
         call_id=call.id,
@@ -514,7 +518,17 @@ def _failed(call: ToolCall, error: str, *, status: ToolStatus = "error") -> Tool
         status=status,
         error=error,
         native=call.native,
+        raised=raised,
     )
+
+
+def _foreign_class(error: Exception) -> str:
+    """The class of the first foreign exception whose words a failure has; empty if all words are actgent's or a `ToolError`'s."""
+    for leaf in leaves(error):
+        quoted = leaf.__cause__ if isinstance(leaf, UnusableResult) else leaf
+        if quoted is not None and not isinstance(quoted, ActgentError):
+            return type(quoted).__name__
+    return ""
 
 
 def _result_id(call: ToolCall) -> str:

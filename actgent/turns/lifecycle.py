@@ -14,7 +14,7 @@ from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored import plain_fields, restored_failure
-from actgent.errors.wording import own_words
+from actgent.errors.wording import cause_words, own_words
 from actgent.journal.records import NOT_KEPT, Appended, Ended, Failed, Resumed
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.accounts import Accounts
@@ -413,9 +413,19 @@ class TurnLifecycle:
             for message in messages:
                 context.mail.forget_accepted(message.id)
         closes = context.mail.is_spent and not context.reports_due
-        name, words = ("", "") if error is None else (type(error).__name__, own_words(error))
         ids = [message.id for message in messages]
-        log.end(*ids, failed=failed, error=name, words=words, closes=closes, is_awaited=is_awaited)
+        if error is None:
+            log.end(*ids, failed=None, closes=closes, is_awaited=is_awaited)
+            return
+        log.end(
+            *ids,
+            failed=failed,
+            error=type(error).__name__,
+            words=own_words(error),
+            cause=cause_words(error),
+            closes=closes,
+            is_awaited=is_awaited,
+        )
 
     # --- the seconds that it may take ------------------------------------------------------
 
@@ -454,6 +464,7 @@ def _note_end(
                 failed=kind_of(error, blame),
                 error=type(error).__name__,
                 words=own_words(error),
+                cause=cause_words(error),
             )
             recent.add_record(ended)
 

@@ -8,7 +8,7 @@ import attrs
 
 from actgent.approvals import Approval, Decision, word_for
 from actgent.errors import LimitReached, kind_of
-from actgent.errors.wording import own_words
+from actgent.errors.wording import cause_words, own_words
 from actgent.events import (
     AdmissionWaited,
     ApprovalAsked,
@@ -248,6 +248,7 @@ class Observer:
                 kind=kind,
                 error=type(error).__name__,
                 words="" if self.is_redacted else own_words(error),
+                cause="" if self.is_redacted else cause_words(error),
             )
         )
 

@@ -1,6 +1,7 @@
 """What a gateway's endpoints work with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -14,6 +15,32 @@ from .streaming.tails import Tails
 from .tokens import Logins
 from .webhooks.outbox import Outbox
 from .webhooks.webhook import Webhook
+
+
+@attrs.define(eq=False)
+class KeyLocks:
+    """Lets requests with the same key of one owner run one after the other."""
+
+    _locks: dict[tuple[str, str], tuple[trio.Lock, int]] = attrs.field(factory=dict)
+    """With the number of requests that hold or wait for each lock."""
+
+    @asynccontextmanager
+    async def held(self, owner: str, key: str) -> AsyncGenerator[None, None]:
+        """Hold the lock of a key for the block; without a key nothing is locked."""
+        if not key:
+            yield
+            return
+        lock, users = self._locks.get((owner, key), (trio.Lock(), 0))
+        self._locks[owner, key] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[owner, key]
+            if users == 1:
+                del self._locks[owner, key]
+            else:
+                self._locks[owner, key] = lock, users - 1
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -33,6 +60,8 @@ class Inside:
     metrics: Metrics
     outboxes: Sequence[Outbox] = ()
     """The webhooks at work."""
+    keys: KeyLocks = attrs.field(factory=KeyLocks)
+    """Requests with the same `Idempotency-Key` run one after the other."""
     approvals: ApprovalList = attrs.field(init=False)
     closing: trio.Event = attrs.field(factory=trio.Event)
     """Set when streams are to end."""

@@ -9,7 +9,7 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "b175c766cce7863d"
+DIGEST = "1d85077964f599f4"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
 VERSIONS = (9, 15)
 

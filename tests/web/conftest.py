@@ -15,6 +15,8 @@ from actgent.web.bounds import GatewayLimits
 from actgent.web.tokens import new_token
 
 ALL = ("chat", "approve", "journal")
+OWNERS = {"chatter": "ada", "auditor": "ada"}
+"""Tokens of an owner with another name."""
 
 
 @tool(approval=True)
@@ -61,11 +63,13 @@ def make_agents():
 @asynccontextmanager
 async def open_served(*, journal="memory:", agents=None, limits=None, **options):
     made = {
-        name: new_token(name, owner=name, scopes=scopes)
+        name: new_token(name, owner=OWNERS.get(name, name), scopes=scopes)
         for name, scopes in {
             "ada": ALL,
             "bob": ALL,
             "reader": ("read",),
+            "chatter": ("chat",),
+            "auditor": ("journal", "read"),
             "root": ("admin",),
             "service": ("chat", "impersonate:*"),
         }.items()

@@ -1,6 +1,8 @@
 """What failed, over HTTP."""
 
-from actgent import BareAgent, ProviderUnavailable, ScriptedLLM
+import trio
+
+from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ToolCall, ToolError, tool
 from actgent.actors import DeadLetter
 
 
@@ -44,3 +46,92 @@ async def test_dead_letters_are_for_admins(served):
             ("it was stopped", ["helper"], [])
         ]
         assert (await ada.get("/v1/errors")).json()["items"] == []
+
+
+SECRET = "postgres://desk:hunter2@db/desk"
+
+
+@tool
+def connect() -> str:
+    """Connect."""
+    raise RuntimeError(f"cannot connect to {SECRET}")
+
+
+@tool
+def advise() -> str:
+    """Say what to do."""
+    raise ToolError("try it tomorrow")
+
+
+async def words_of(served, name, session_id):
+    """All that a token is shown of a session, as text: pages, streams, messages and errors."""
+    json, stream = {"accept": "application/json"}, {"accept": "text/event-stream"}
+    async with served.client(name) as client:
+        path = f"/v1/sessions/{session_id}"
+        pages = [
+            (await client.get(each, headers=json)).text
+            for each in (f"{path}/events", f"{path}/observations", f"{path}/messages", "/v1/errors", path)
+        ]
+        streams = [
+            (await client.get(f"{path}/{each}", headers=stream)).text for each in ("events", "observations")
+        ]
+        return "\n".join([*pages, *streams])
+
+
+async def test_words_of_foreign_exceptions_take_the_scope_journal(serving):
+    """A token without it sees our words and the class; the model, the scope journal and an admin see what was raised."""
+    shown = []
+
+    def answer(chat):
+        results = [part for each in chat.messages for part in each.parts if hasattr(part, "call_id")]
+        shown.extend(part.text for part in results)
+        if not results:
+            return [ToolCall("connect", {}), ToolCall("advise", {})]
+        raise ValueError(f"the model was asked by {SECRET}")
+
+    agent = BareAgent(name="scout", llm=ScriptedLLM(answer), tools=[connect, advise])
+    async with serving(agents=[agent]) as served:
+        async with served.client("chatter") as client:
+            await fail(client, "s1")
+            place = await client.get("/v1/sessions/s1/events", headers={"accept": "application/json"})
+            said = next(each["data"] for each in place.json()["items"] if each["event"] == "message")
+            outcome = (await client.get(f"/v1/sessions/s1/messages/{said['message_id']}")).json()["outcome"]
+            assert SECRET not in str(outcome)
+            await client.post("/v1/sessions/s1/close", json={})
+        assert any(SECRET in each for each in shown)
+        hidden = await words_of(served, "chatter", "s1")
+        assert SECRET not in hidden
+        assert "the tool raised RuntimeError" in hidden
+        assert "ValueError" in hidden
+        assert "try it tomorrow" in hidden
+        for name in ("auditor", "root"):
+            seen = await words_of(served, name, "s1")
+            assert f"RuntimeError: cannot connect to {SECRET}" in seen
+            assert f"ValueError: the model was asked by {SECRET}" in seen
+        async with served.client("root") as root:
+            (group,) = (await root.get("/v1/errors")).json()["items"]
+            assert group["cause"] == f"ValueError: the model was asked by {SECRET}"
+
+
+async def test_readers_of_two_scopes_follow_one_session(serving):
+    """Each of two streams that are open at the same time has the words that its own scope shows."""
+    agent = BareAgent(
+        name="scout", llm=ScriptedLLM([ToolCall("connect", {}), "it cannot be reached"]), tools=[connect]
+    )
+    texts = {"chatter": "", "auditor": ""}
+
+    async def read(name):
+        async with served.client(name) as reader:
+            texts[name] = (await reader.get("/v1/sessions/s1/events")).text
+
+    async with serving(agents=[agent]) as served, served.client("chatter") as client:
+        await client.put("/v1/sessions/s1", json={"agent": "scout"})
+        async with trio.open_nursery() as nursery:
+            for name in texts:
+                nursery.start_soon(read, name)
+            await client.post(
+                "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=20"}
+            )
+            await client.post("/v1/sessions/s1/close", json={})
+    assert SECRET not in texts["chatter"]
+    assert SECRET in texts["auditor"]

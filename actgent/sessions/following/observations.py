@@ -142,6 +142,8 @@ class ObservationView:
             if result.call_id not in self._done:
                 self._done.add(result.call_id)
                 about = {"status": result.status, "error": result.error, "parent": f"{result.call_id}/call"}
+                if result.raised:
+                    about["raised"] = result.raised
                 title = f"{result.tool_name}: {result.status.replace('_', ' ')}"
                 yield f"{result.call_id}/result", "TOOL_EXECUTION", title, result.content, about
 
@@ -166,6 +168,8 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
     match record:
         case Ended(message_id=message_id, failed=str(kind)):
             about = {"kind": kind, "error": record.error}
+            if record.cause:
+                about["cause"] = record.cause
             yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.words, about
         case Changed(changes=changes, action=action):
             yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _readable(changes)

@@ -216,6 +216,7 @@ def _record(timer: ScheduleTimer) -> Scheduled:
         depth=timer.depth,
         deepest=timer.deepest,
         metadata=schedule.metadata,
+        request=schedule.request,
     )
 
 
@@ -301,6 +302,7 @@ def _schedule(record: Scheduled) -> Schedule:
         zone=record.zone,
         priority=record.priority,
         metadata=record.metadata,
+        request=record.request,
         is_delay=record.delay,
     )
 

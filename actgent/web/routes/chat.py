@@ -24,7 +24,8 @@ from actgent.web.problems import Problem, missing
 from actgent.web.streaming.happenings import MessageStory, find_message
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY, check_client_id
+from .repeating import key_for
+from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, METADATA, ON_BUSY, PLACE, PRIORITY
 from .views import of_rating, of_said
 
 MAX_WAIT = 300
@@ -140,12 +141,12 @@ def _to_part(part: Mapping[str, Any]) -> Part:
 async def say(call: HTTPCall) -> Response:
     """Say something to a session."""
     gateway, body = call.gateway, call.body
-    message_id, content = _id_of(call), to_content(body["content"])
+    message_id, content = key_for(call, "message_id"), to_content(body["content"])
     head = await call.head()
     session = await gateway.reach.opened(head)
     is_known = message_id is not None and context_of(session).mail.has_accepted(message_id)
     if message_id is not None and is_known:
-        story = await _same(gateway.reach.journal, head, session, message_id, content)
+        story = await _same(call, head, session, message_id, content)
     else:
         await gateway.messages.check(call.caller.token.digest, gateway.reach.journal)
         if body.get("unless_suspended"):
@@ -186,7 +187,8 @@ def _check_not_suspended(session: Session) -> None:
 def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict[str, Any]:
     if not story.is_over and _is_working(call, head, story):
         story.status = "working"
-    return story.document(head.key)
+    is_failed = story.ended is not None and story.ended.failed is not None
+    return story.document(head.key, shows_foreign=is_failed and call.shows_foreign)
 
 
 def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Response:
@@ -201,22 +203,6 @@ def _segment(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else quote(text, safe="")
 
 
-def _id_of(call: HTTPCall) -> str | None:
-    """The id that the client has chosen for its message, by either way.
-
-    Raises:
-        Problem: by both, and not the same.
-    """
-    key, named = call.header("idempotency-key"), call.body.get("message_id")
-    if key:
-        check_client_id("idempotency-key:", key)
-    if key and named is not None and key != named:
-        raise Problem(
-            "invalid", "idempotency-key: and message_id are two names of one thing, and differ here"
-        )
-    return key or named
-
-
 def wait_of(call: HTTPCall) -> float:
     """Seconds that a client waits for the outcome, from `Prefer: wait=30` (RFC 7240)."""
     for part in call.header("prefer").split(","):
@@ -227,18 +213,25 @@ def wait_of(call: HTTPCall) -> float:
 
 
 async def _same(
-    journal: Journal, head: SessionSummary, session: Session, message_id: str, content: str | list[Part]
+    call: HTTPCall, head: SessionSummary, session: Session, message_id: str, content: str | list[Part]
 ) -> MessageStory:
     """What is known of a message that was said before under this id.
 
     Raises:
-        Problem: then it had other words.
+        Problem: then it had other words, or another priority, rule or metadata.
     """
+    journal, body = call.gateway.reach.journal, call.body
     story = await find_message(journal, head.key, message_id, head.records)
     if story is None or story.accepted is None:
         return MessageStory(message_id, number=head.records + 1)
-    known = story.accepted.message.parts
-    if known != to_parts(content) and known != _as_guarded(session, content):
+    said = story.accepted.message
+    is_same = said.parts == to_parts(content) or said.parts == _as_guarded(session, content)
+    others = {
+        "priority": said.priority.name.lower(),
+        "on_busy": said.on_busy,
+        "metadata": dict(said.metadata),
+    }
+    if not is_same or any(body[name] != known for name, known in others.items() if name in body):
         raise Problem("key-reused", "another message was said under this id: take a new id for new words")
     return story
 
@@ -339,7 +332,7 @@ async def get_messages(call: HTTPCall) -> Response:
     )
     return JSON(
         {
-            "items": [of_said(each) for each in page],
+            "items": [of_said(each, shows_foreign=call.shows_foreign) for each in page],
             "first": page.first,
             "last": page.last,
             "total": page.total,

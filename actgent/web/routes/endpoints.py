@@ -83,6 +83,11 @@ class HTTPCall:
     query: Mapping[str, Any]
     body: Mapping[str, Any]
 
+    @property
+    def shows_foreign(self) -> bool:
+        """True if the caller sees the words of exceptions that are not ours."""
+        return self.caller.allows("journal")
+
     def header(self, name: str) -> str:
         """A header of the request; empty where it has none."""
         return self.headers.get(name, "")

@@ -40,6 +40,7 @@ async def get_events(call: HTTPCall) -> Response:
         after=after,
         wanted=_wanted_of(call),
         along=_names_in(call.header(ALONG)) if ALONG in call.headers else None,
+        shows_foreign=call.shows_foreign,
     )
     return StreamedEvents(reading.run, call.gateway.streams)
 
@@ -67,7 +68,13 @@ async def get_observations(call: HTTPCall) -> Response:
         if head.closed and after >= head.records:
             return Response(status_code=204)
         observing = Observing(
-            runtime=runtime, key=head.key, after=after, types=types, turn=turn, closing=call.gateway.closing
+            runtime=runtime,
+            key=head.key,
+            after=after,
+            types=types,
+            turn=turn,
+            closing=call.gateway.closing,
+            shows_foreign=call.shows_foreign,
         )
         return StreamedEvents(observing.run, call.gateway.streams)
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
@@ -75,7 +82,9 @@ async def get_observations(call: HTTPCall) -> Response:
         head.session_id, agent=head.agent, types=types, turn=turn, after=after, limit=limit
     )
     following = found[-1].number if len(found) == limit else None
-    return JSON({"items": [of_observed(each) for each in found], "next": following})
+    return JSON(
+        {"items": [of_observed(each, shows_foreign=call.shows_foreign) for each in found], "next": following}
+    )
 
 
 def _types_of(call: HTTPCall) -> list[ObservedType] | None:
@@ -119,7 +128,7 @@ async def _page(call: HTTPCall, after: int) -> Response:
     limit = min(call.query.get("limit", 100), call.gateway.limits.page)
     after = min(after, head.records)
     steps = await reach.journal.read_steps(head.session_id, agent=head.agent, after=after, limit=limit)
-    teller = await teller_at(reach.journal, head.key, after)
+    teller = await teller_at(reach.journal, head.key, after, shows_foreign=call.shows_foreign)
     teller.is_whole = call.query.get("whole") == "true"
     told = [each for step in steps for each in teller.tell_all(step.first, step.records, step.at or 0.0)]
     cursor = steps[-1].last if steps else after

@@ -87,12 +87,15 @@ async def list_errors(call: HTTPCall) -> Response:
     groups: dict[tuple[str, str], _ErrorGroup] = {}
     for failure in await _visible_failures(call):
         group = _group_of(groups, failure.kind, failure.error, failure.at)
-        group.add(failure.at, failure.words, failure.agent, SessionKey(failure.agent, failure.session_id))
+        key = SessionKey(failure.agent, failure.session_id)
+        group.add(failure.at, failure.words, failure.agent, key, cause=failure.cause)
     for letter in runtime.dead_letters if call.caller.is_admin else ():
         error = "" if letter.error is None else type(letter.error).__name__
         _group_of(groups, "dead letter", error, letter.at).add(letter.at, letter.reason, letter.actor)
     newest_first = sorted(groups.values(), key=lambda group: group.last_at, reverse=True)
-    return JSON({"items": [group.document() for group in newest_first], "next": None})
+    return JSON(
+        {"items": [group.document(shows_foreign=call.shows_foreign) for group in newest_first], "next": None}
+    )
 
 
 async def _visible_failures(call: HTTPCall) -> list[MessageFailed]:
@@ -124,21 +127,26 @@ class _ErrorGroup:
     count: int = 0
     words: str = ""
     """Of the newest."""
+    cause: str = ""
+    """Of the newest."""
     agents: dict[str, None] = attrs.field(factory=dict)
     sessions: dict[SessionKey, None] = attrs.field(factory=dict)
 
-    def add(self, at: float, words: str, agent: str, session: SessionKey | None = None) -> None:
+    def add(
+        self, at: float, words: str, agent: str, session: SessionKey | None = None, *, cause: str = ""
+    ) -> None:
         """Count one more, which is the newest."""
-        self.count, self.last_at, self.words = self.count + 1, at, words
+        self.count, self.last_at, self.words, self.cause = self.count + 1, at, words, cause
         self.agents.pop(agent, None)
         self.agents[agent] = None
         if session is not None:
             self.sessions.pop(session, None)
             self.sessions[session] = None
 
-    def document(self) -> dict[str, Any]:
-        """The same for a client."""
+    def document(self, *, shows_foreign: bool) -> dict[str, Any]:
+        """The group for a client; `cause` only where its scope shows the words of exceptions that are not ours."""
         return {
+            **({"cause": self.cause} if shows_foreign else {}),
             "kind": self.kind,
             "error": self.error,
             "words": self.words,

@@ -1,19 +1,28 @@
 """What is to be done later or by others, over HTTP: schedules, and tasks for other agents."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from starlette.responses import Response
 
-from actgent.agents.session import Session, context_of, has_fired, was_task_told
+from actgent.agents.session import Session, context_of, has_fired, schedule_in, was_task_told
+from actgent.journal.records import Accepted
+from actgent.messages import Message, to_parts
+from actgent.runtime.delegation.giving import child_ids
+from actgent.runtime.sessions.opener import SessionOpener
+from actgent.sessions.context import SessionContext
 from actgent.web.problems import Problem, missing
 
 from .chat import CONTENT, to_content
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, METADATA, PRIORITY, SECONDS
+from .repeating import digest_of, key_for, key_of, key_reused
+from .schemas import AGENT, ID, IDEMPOTENCY, METADATA, PRIORITY, SECONDS
 from .views import of_schedule
 
 _ONE = {"agent": AGENT}
+BEGINNING = 10
+"""Records in which the first message of a task stands."""
 _SCHEDULE = {
     "type": "object",
     "properties": {
@@ -55,18 +64,23 @@ async def list_schedules(call: HTTPCall) -> Response:
 
 
 async def schedule(call: HTTPCall) -> Response:
-    """Have a session told something at a time; the same `key` again sets nothing."""
+    """Have a session told something at a time; the same `key`, or `Idempotency-Key`, again sets nothing."""
     body, session = call.body, await call.session()
-    made = await session.schedule(
+    digest = digest_of(call) if key_of(call) else ""
+    made = await schedule_in(
+        session,
         body["description"],
         after=body.get("after"),
         at=_date_of(body.get("at")),
         cron=body.get("cron"),
         zone=body.get("zone"),
-        key=body.get("key"),
+        key=key_for(call, "key"),
         priority=body.get("priority", "normal"),
         metadata=body.get("metadata"),
+        request=digest,
     )
+    if digest and made.request != digest:
+        raise key_reused()
     return JSON(of_schedule(made), status_code=201)
 
 
@@ -106,9 +120,38 @@ async def delegate(call: HTTPCall) -> Response:
     """Give a task to another agent; what it comes to is a message into this session."""
     body, session = call.body, await call.session()
     call.gateway.reach.known_opener(body["agent"])
-    given = {name: body[name] for name in ("task_id", "deadline", "metadata") if name in body}
-    task_id = await session.delegate(body["agent"], to_content(body["task"]), **given)
+    given = {name: body[name] for name in ("deadline", "metadata") if name in body}
+    named, key = key_for(call, "task_id"), key_of(call)
+    async with call.gateway.keys.held(call.caller.owner, key):
+        if key:
+            await _check_same_task(call, context_of(session), key)
+        task_id = await session.delegate(body["agent"], to_content(body["task"]), task_id=named, **given)
     return JSON({"id": task_id, "agent": body["agent"]}, status_code=202)
+
+
+async def _check_same_task(call: HTTPCall, asker: SessionContext, key: str) -> None:
+    """Refuse a key under which another task was given, of whatever agent.
+
+    Raises:
+        Problem: There is one.
+    """
+    reach, body = call.gateway.reach, call.body
+    for session_id in child_ids(reach.opener(asker.agent), asker, key):
+        for agent in await reach.journal.agents_of(session_id):
+            head = await reach.journal.head(agent, session_id)
+            if head is None or head.parent != asker.key:
+                continue
+            records = await reach.journal.read(session_id, agent=agent, limit=BEGINNING)
+            first = next((each.message for each in records if isinstance(each, Accepted)), None)
+            if agent != body["agent"] or first is None or not _is_same_task(first, body, reach.opener(agent)):
+                raise key_reused()
+
+
+def _is_same_task(given: Message, body: Mapping[str, Any], opener: SessionOpener) -> bool:
+    """Return True if a task was given with this body; guards of inputs may have changed its words."""
+    content = to_content(body["task"])
+    is_said = given.parts == to_parts(content) or bool(opener.running.core.guards.inputs)
+    return is_said and dict(given.metadata) == body.get("metadata", {})
 
 
 async def cancel_task(call: HTTPCall) -> Response:
@@ -141,6 +184,7 @@ ENDPOINTS = (
         answer=schedule,
         scope="chat",
         query=_ONE,
+        headers=IDEMPOTENCY,
         body=_SCHEDULE,
         statuses=(201,),
     ),
@@ -165,6 +209,7 @@ ENDPOINTS = (
         answer=delegate,
         scope="chat",
         query=_ONE,
+        headers=IDEMPOTENCY,
         body=_TASK,
         has_parts=True,
         statuses=(202,),

@@ -10,14 +10,17 @@ from starlette.responses import Response
 
 from actgent.agents.upgrading import ShownRequest, compare_session, show_next_request
 from actgent.errors import SessionExists
+from actgent.journal.base import SessionSummary
 from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.transfer import SessionExport
 from actgent.messages import PART_TAGS
+from actgent.runtime.insight import fork_session
 from actgent.web.problems import Problem, missing
 from actgent.web.streaming.streams import StreamedFile, unless_gone
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .schemas import AGENT, ID, LIMIT, NUMBER
+from .repeating import asker_of, check_asker, fork_id, key_of, opened_record
+from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, NUMBER
 from .views import of_head, of_message, of_parts, of_usage, to_date
 
 T = TypeVar("T")
@@ -73,7 +76,7 @@ async def get_past(call: HTTPCall) -> Response:
     return JSON(
         {
             "number": found.step,
-            "history": [of_message(message) for message in found.history],
+            "history": [of_message(message, shows_foreign=True) for message in found.history],
             "waiting": [of_message(message) for message in found.waiting],
             "state": as_plain_json(found.state),
             "usage": of_usage(found.usage),
@@ -120,7 +123,9 @@ def _of_request(shown: ShownRequest) -> dict[str, Any]:
     return {
         "answer": shown.step,
         "system": chat.system,
-        "messages": [{"role": each.role, "parts": of_parts(each.parts)} for each in chat.messages],
+        "messages": [
+            {"role": each.role, "parts": of_parts(each.parts, shows_foreign=True)} for each in chat.messages
+        ],
         "tools": [{"name": each.name, "description": each.description} for each in chat.tools],
         "tokens": shown.estimate,
         "of_messages": shown.messages,
@@ -154,25 +159,47 @@ async def _replayed(call: HTTPCall, work: Callable[[], Awaitable[T]]) -> T | Non
 async def post_fork(call: HTTPCall) -> Response:
     """Copy a session as it was after a record. A turn that is open there goes on in the copy at once, then comes `message`."""
     head, body, reach = await call.head(), call.body, call.gateway.reach
-    number, wanted = body.get("at", head.records), body.get("session_id")
+    key = key_of(call)
+    number = body.get("at", head.records)
+    wanted = body.get("session_id") or (fork_id(call, key) if key else None)
     if not 1 <= number <= head.records:
         raise Problem("invalid", f"at is the number of a record, from 1 to {head.records}")
     if head.parent_id is not None and head.owner != call.caller.owner:
         raise Problem(
             "conflict", "this session works for another one, and a copy would be nobody's: fork that one"
         )
-    try:
-        made = await reach.runtime.fork(head.session_id, agent=head.agent, to=number, new_id=wanted)
-    except SessionExists:
-        await reach.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
-        raise
+    made = await _forked(call, head, number, wanted, asker=asker_of(call, key))
     is_open = made.unfinished and reach.journal.owns(made.session_id)  # its own process starts the others
     if is_open or "message" in body:
         session = await reach.session(call.caller, made.session_id, made.agent)
         if "message" in body:
-            await session.chat(body["message"])
+            await session.chat(body["message"], message_id=f"{made.session_id}/{key}" if key else None)
         made = await reach.head(call.caller, made.session_id, made.agent)
     return JSON(of_head(made), status_code=201, headers={"location": f"/v1/sessions/{made.session_id}"})
+
+
+async def _forked(
+    call: HTTPCall, head: SessionSummary, number: int, wanted: str | None, *, asker: str
+) -> SessionSummary:
+    """Write the copy, or find the copy that the same request has written before."""
+    reach = call.gateway.reach
+    runtime = reach.runtime
+    try:
+        return await fork_session(
+            reach.journal,
+            head.key,
+            number,
+            wanted,
+            elsewhere=runtime.elsewhere,
+            agents=runtime.agents,
+            asker=asker,
+        )
+    except SessionExists:
+        known = await reach.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
+        opened = await opened_record(call, known)
+        if asker and opened is not None and check_asker(opened.asker, asker):
+            return known
+        raise
 
 
 async def get_export(call: HTTPCall) -> Response:
@@ -220,6 +247,7 @@ ENDPOINTS = (
         answer=post_fork,
         scope="chat",
         query=_ONE,
+        headers=IDEMPOTENCY,
         body={
             "type": "object",
             "properties": {

@@ -59,7 +59,7 @@ SESSION_LIMITS: Mapping[str, Any] = {
 }
 """The limits that count for a session as a whole."""
 IDEMPOTENCY: Mapping[str, str] = {
-    "Idempotency-Key": "The same key again is the same request: nothing happens twice, also after a restart."
+    "Idempotency-Key": "The same key again is the same request: nothing happens twice, also after a restart. With another body it is a 422."
 }
 _CLIENT_ID = re.compile(CLIENT_ID)
 

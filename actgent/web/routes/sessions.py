@@ -1,6 +1,5 @@
 """Sessions over HTTP: made, listed, looked at, interrupted, closed and erased."""
 
-import hashlib
 from typing import Any
 
 from starlette.responses import Response
@@ -10,7 +9,6 @@ from actgent.control.arguments import check_id
 from actgent.control.limits import Limits
 from actgent.errors import AddressRefused, NotRunning, SessionClosed, SessionExists
 from actgent.journal.base import SessionSummary
-from actgent.journal.records import Opened
 from actgent.messages import Sender
 from actgent.runtime.sessions.closing import close_below
 from actgent.web.problems import Problem, missing
@@ -18,6 +16,7 @@ from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL, check_events, check_url
 
 from .endpoints import JSON, Endpoint, HTTPCall
+from .repeating import asker_of, check_asker, id_of_key, key_of, opened_record
 from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
 from .views import of_head, of_session
 
@@ -63,32 +62,33 @@ async def list_sessions(call: HTTPCall) -> Response:
 
 async def put_session(call: HTTPCall) -> Response:
     """Make a session; the same body again changes nothing. With a key it is made once, and only its maker hears so again."""
-    session_id, key = check_client_id("the id of a session", call.path["id"]), call.header("idempotency-key")
-    head, is_new = await _make(call, session_id, asker=f"made/{id_of_key(call, key)}" if key else "")
+    session_id = check_client_id("the id of a session", call.path["id"])
+    head, is_new = await _make(call, session_id, key_of(call))
     return JSON(_made(call, head), status_code=201 if is_new else 200)
 
 
 async def post_session(call: HTTPCall) -> Response:
     """Make a session with an id of ours."""
-    key = call.header("idempotency-key")
+    key = key_of(call)
     session_id = id_of_key(call, key) if key else call.gateway.reach.journal.new_session_id()
-    head, _ = await _make(call, session_id)
+    head, _ = await _make(call, session_id, key)
     return JSON(_made(call, head), status_code=201, headers={"location": f"/v1/sessions/{head.session_id}"})
 
 
-def id_of_key(call: HTTPCall, key: str) -> str:
-    """The id of the session that this owner makes under a key, now and at each repetition."""
-    words = "\n".join((call.caller.owner, call.body["agent"], check_client_id("idempotency-key:", key)))
-    return hashlib.blake2b(words.encode(), digest_size=16, person=b"actgent.session").hexdigest()
+async def _make(call: HTTPCall, session_id: str, key: str) -> tuple[SessionSummary, bool]:
+    """Make a session, or find that it was made just so before; whether it is the key's, or new."""
+    async with call.gateway.keys.held(call.caller.owner, key):
+        return await _make_alone(call, session_id, asker_of(call, key))
 
 
-async def _make(call: HTTPCall, session_id: str, *, asker: str = "") -> tuple[SessionSummary, bool]:
-    """Make a session, or find that it was made just so before; whether it is the asker's."""
+async def _make_alone(call: HTTPCall, session_id: str, asker: str) -> tuple[SessionSummary, bool]:
     body, reach = call.body, call.gateway.reach
     owner, opener = _owner_of(call), reach.known_opener(call.body["agent"])
     limits = Limits(**body["limits"]) if "limits" in body else None
     _check_mode(opener, body.get("mode"))
     await _check_receiver(call)
+    if asker:
+        await _check_other_agents(call, session_id, asker)
     try:
         context = await opener.create(
             Sender(owner),
@@ -102,6 +102,20 @@ async def _make(call: HTTPCall, session_id: str, *, asker: str = "") -> tuple[Se
         return await _same(call, session_id, owner, asker=asker), bool(asker)
     await _settle_mode(face_of(context), body.get("mode"))
     return await reach.head(call.caller, session_id, body["agent"]), True
+
+
+async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> None:
+    """Refuse a key under which a session of another agent was made.
+
+    Raises:
+        Problem: There is one.
+    """
+    journal = call.gateway.reach.journal
+    for agent in await journal.agents_of(session_id):
+        head = await journal.head(agent, session_id)
+        opened = None if head is None or agent == call.body["agent"] else await opened_record(call, head)
+        if opened is not None:
+            check_asker(opened.asker, asker)
 
 
 def _notify_of(call: HTTPCall) -> tuple[str, ...]:
@@ -167,14 +181,14 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     if head is None or not await reach.sees(call.caller, head):
         raise missing()
     taken = Problem("session-exists", "there is a session of this id that was made otherwise")
+    opened = await opened_record(call, head)
+    is_known = bool(asker) and opened is not None and check_asker(opened.asker, asker)
     if head.owner != owner:
         raise taken
-    first = await reach.journal.read(session_id, agent=body["agent"], limit=1)
-    opened = first[0] if first and isinstance(first[0], Opened) else None
     bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
-    if opened.notify != _notify_of(call) or (asker and opened.asker != asker):
+    if opened.notify != _notify_of(call) or (asker and opened.asker and not is_known):
         raise taken
     if "mode" in body and not head.closed:
         await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])
@@ -258,7 +272,7 @@ ENDPOINTS = (
         body=NEW_SESSION,
         statuses=(201, 200),
         headers={
-            "Idempotency-Key": "The same key again is the same request, answered as the first one; another one is refused with 409."
+            "Idempotency-Key": "The same key again is the same request, answered as the first one; with another body it is a 422, and another key is a 409."
         },
     ),
     Endpoint(

@@ -196,19 +196,25 @@ def media_ids(number: int, record: Record) -> MediaIds:
     return {id(each): f"{number}-{place}" for place, each in enumerate(media)} if media else NO_IDS
 
 
-def of_parts(parts: Sequence[Part], ids: MediaIds = NO_IDS) -> list[dict[str, Any]]:
-    """The parts of a message that a client may read: no thinking, no blocks of a provider's own."""
-    return [found for part in parts if (found := _of_part(part, ids)) is not None]
+def of_parts(
+    parts: Sequence[Part], ids: MediaIds = NO_IDS, *, shows_foreign: bool = False
+) -> list[dict[str, Any]]:
+    """The parts of a message that a client may read: no thinking, no blocks of a provider's own; see `of_result`."""
+    return [
+        found for part in parts if (found := _of_part(part, ids, shows_foreign=shows_foreign)) is not None
+    ]
 
 
-def _of_part(part: Part, ids: MediaIds) -> dict[str, Any] | None:
+def _of_part(part: Part, ids: MediaIds, *, shows_foreign: bool) -> dict[str, Any] | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Medium):
         return of_medium(part, ids)
     if isinstance(part, ToolCall):
         return {"type": "call", **of_call(part)}
-    return {"type": "result", **of_result(part, ids)} if isinstance(part, ToolResult) else None
+    if isinstance(part, ToolResult):
+        return {"type": "result", **of_result(part, ids, shows_foreign=shows_foreign)}
+    return None
 
 
 def of_medium(medium: Medium, ids: MediaIds = NO_IDS) -> dict[str, Any]:
@@ -231,9 +237,16 @@ def of_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "name": call.name, "arguments": arguments}
 
 
-def of_result(result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CONTENT) -> dict[str, Any]:
-    """What came of a call, its words cut where they are long."""
+def of_result(
+    result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CONTENT, shows_foreign: bool = False
+) -> dict[str, Any]:
+    """What came of a call, its words cut where they are long.
+
+    `shows_foreign` is True for callers with the scope `journal`: they see the words of exceptions that are not ours.
+    """
     content, error = result.content, result.error
+    if result.raised and not shows_foreign:
+        error = error_of(result.raised)
     return {
         "id": result.id,
         "call_id": result.call_id,
@@ -247,18 +260,27 @@ def of_result(result: ToolResult, ids: MediaIds = NO_IDS, *, most: int = MAX_CON
     }
 
 
-def of_said(message: Message) -> dict[str, Any]:
-    """A message of a session's history."""
-    return {**of_message(message), "turn": message.correlation_id, "at": to_date(message.created_at)}
+def error_of(raised: str) -> str:
+    """Our words for an exception of foreign code of this class."""
+    return f"the tool raised {raised}; the scope journal shows its words"
 
 
-def of_message(message: Message, ids: MediaIds = NO_IDS) -> dict[str, Any]:
-    """What was said from outside."""
+def of_said(message: Message, *, shows_foreign: bool = False) -> dict[str, Any]:
+    """A message of a session's history; see `of_result`."""
+    return {
+        **of_message(message, shows_foreign=shows_foreign),
+        "turn": message.correlation_id,
+        "at": to_date(message.created_at),
+    }
+
+
+def of_message(message: Message, ids: MediaIds = NO_IDS, *, shows_foreign: bool = False) -> dict[str, Any]:
+    """What was said from outside; see `of_result`."""
     return {
         "message_id": message.id,
         "sender": {"name": message.sender.name, "kind": message.sender.kind},
         "text": message.text,
-        "parts": of_parts(message.parts, ids),
+        "parts": of_parts(message.parts, ids, shows_foreign=shows_foreign),
         "metadata": dict(message.metadata),
         "priority": message.priority.name.lower(),
         "on_busy": message.on_busy,

@@ -26,7 +26,8 @@ from actgent.web.problems import Problem
 from actgent.web.routes import agents, media, past, signing_in
 from actgent.web.routes.chat import ENDPOINTS as CHAT, get_feedback, say, wait_of
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
-from actgent.web.routes.sessions import id_of_key, post_session
+from actgent.web.routes.repeating import fork_id, id_of_key
+from actgent.web.routes.sessions import post_session
 from actgent.web.streaming.streams import unless_gone
 from actgent.web.tokens import SCOPES
 
@@ -221,7 +222,7 @@ class RelayedResponse(Response):
         if self._endpoint.answer is post_session:
             return id_of_key(self._call, self._sent["idempotency-key"])
         if self._endpoint.answer is past.post_fork:  # it writes the copy alone
-            return str(self._body["session_id"])
+            return str(self._body.get("session_id") or fork_id(self._call, self._sent["idempotency-key"]))
         return self._moved.session_id if isinstance(self._moved, SessionMoved) else _session_of(self._call)
 
     @property

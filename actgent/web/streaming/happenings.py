@@ -77,6 +77,8 @@ class Teller:
     """The outside message of the turn that the next record belongs to."""
     is_whole: bool = False
     """True: results of tools are told however long they are."""
+    shows_foreign: bool = False
+    """True: for readers whose scope shows the words of exceptions that are not ours."""
     _answer: Message | None = None
     """The last answer of the turn."""
     _known: set[str] = attrs.field(factory=set)
@@ -126,6 +128,8 @@ class Teller:
         elif type(record) is Finished:
             self._known.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
+        elif type(record) is Ended:
+            return [_ended(record, shows_foreign=self.shows_foreign)]
         row = _ROWS.get(type(record))
         return [] if row is None else [row(record)]
 
@@ -139,7 +143,8 @@ class Teller:
         return [("result", self._result(each, media_ids(number, record))) for each in new]
 
     def _result(self, result: ToolResult, ids: MediaIds) -> Data:
-        return of_result(result, ids, most=sys.maxsize if self.is_whole else MAX_CONTENT)
+        most = sys.maxsize if self.is_whole else MAX_CONTENT
+        return of_result(result, ids, most=most, shows_foreign=self.shows_foreign)
 
     def _delivered(self, record: Delivered) -> list[tuple[str, Data]]:
         """A reply that is just the words of the answer: handlers got it, and nothing else says so."""
@@ -187,8 +192,10 @@ def _told(record: Told) -> tuple[str, Data]:
     return record.kind, {"id": record.id, named: record.name, "data": data}
 
 
-def _ended(record: Ended) -> tuple[str, Data]:
+def _ended(record: Ended, *, shows_foreign: bool = False) -> tuple[str, Data]:
     error = {"class": record.error, "words": record.words} if record.error else None
+    if error is not None and shows_foreign:
+        error["cause"] = record.cause
     return "ended", {"message_id": record.message_id, "failed": record.failed, "error": error}
 
 
@@ -273,9 +280,9 @@ def to_event(record: Record) -> tuple[str, Data]:
     return _ROWS[type(record)](record)
 
 
-async def teller_at(journal: Journal, key: SessionKey, number: int) -> Teller:
+async def teller_at(journal: Journal, key: SessionKey, number: int, *, shows_foreign: bool = False) -> Teller:
     """Return what tells the records of a session behind this one: it knows the turn in the middle of which that may be."""
-    teller, last = Teller(), number
+    teller, last = Teller(shows_foreign=shows_foreign), number
     while last > 0:
         start = max(0, last - PAGE)
         records = await journal.read(key.session_id, agent=key.agent, after=start, limit=last - start)
@@ -384,7 +391,7 @@ class MessageStory:
         self._waits_for = ids
         self.status = "suspended" if ids else "working"
 
-    def document(self, key: SessionKey) -> Data:
+    def document(self, key: SessionKey, *, shows_foreign: bool = False) -> Data:
         """The same for a client."""
         outcome = None
         if self.ended is not None:
@@ -394,7 +401,7 @@ class MessageStory:
                 **told,
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
-                "error": _ended(self.ended)[1]["error"],
+                "error": _ended(self.ended, shows_foreign=shows_foreign)[1]["error"],
             }
         return {
             "message_id": self.message_id,

@@ -11,14 +11,20 @@ from actgent.journal.listing import SessionKey
 from actgent.runtime.following import ObservationReader
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.following import Observed, ObservedType
-from actgent.web.routes.views import to_date
+from actgent.web.routes.views import error_of, to_date
 
 from .streams import ALIVE, ALIVE_FRAME, RETRY, Write, bye, frame
 
 
-def of_observed(observed: Observed) -> dict[str, Any]:
-    """An observation as clients read it."""
-    return {**attrs.asdict(observed, recurse=False), "at": to_date(observed.at or 0.0)}
+def of_observed(observed: Observed, *, shows_foreign: bool) -> dict[str, Any]:
+    """An observation as clients read it; only the scope `journal` shows words of exceptions that are not ours."""
+    metadata = dict(observed.metadata)
+    if not shows_foreign:
+        metadata.pop("cause", None)
+        if raised := metadata.get("raised"):
+            metadata["error"] = error_of(raised)
+    known = attrs.asdict(observed, recurse=False)
+    return {**known, "metadata": metadata, "at": to_date(observed.at or 0.0)}
 
 
 @attrs.frozen(kw_only=True)
@@ -31,6 +37,8 @@ class Observing:
     types: Collection[ObservedType] | None
     turn: str | None
     closing: trio.Event
+    shows_foreign: bool
+    """True: its scope shows words of exceptions that are not ours."""
 
     async def run(self, write: Write) -> None:
         """Write the observations behind a record, and then those that come, until the session or the gateway closes."""
@@ -46,7 +54,7 @@ class Observing:
                     after=self.after,
                 ) as reader:
                     await write(f"retry: {RETRY}\n\n".encode())
-                    await _write_all(reader, write)
+                    await _write_all(reader, write, shows_foreign=self.shows_foreign)
             except Fenced:  # its reader comes back to where the session lives
                 await write(frame("lagged", {}))
             is_over = True
@@ -59,7 +67,7 @@ class Observing:
         stream.cancel()
 
 
-async def _write_all(reader: ObservationReader, write: Write) -> None:
+async def _write_all(reader: ObservationReader, write: Write, *, shows_foreign: bool) -> None:
     """Write what comes; those of one record have its number with the last of them, and what still grows has none."""
     while True:
         observed = None
@@ -73,4 +81,5 @@ async def _write_all(reader: ObservationReader, write: Write) -> None:
             await write(ALIVE_FRAME)
             continue
         is_last = 0 < observed.number <= reader.cursor
-        await write(frame("observation", of_observed(observed), number=observed.number if is_last else None))
+        data = of_observed(observed, shows_foreign=shows_foreign)
+        await write(frame("observation", data, number=observed.number if is_last else None))

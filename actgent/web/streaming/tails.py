@@ -53,6 +53,8 @@ class Tail:
     """The end of one session, as its readers follow it."""
 
     key: SessionKey
+    shows_foreign: bool = False
+    """True: its readers' scopes show the words of exceptions that are not ours."""
     readers: set[Frames] = attrs.field(factory=set)
     ready: trio.Event = attrs.field(factory=trio.Event)
     """Set when it follows what is written."""
@@ -187,7 +189,7 @@ class Tails:
         self._runtime = runtime
         self._journal = journal
         self._nursery = nursery
-        self._tails: dict[SessionKey, Tail] = {}
+        self._tails: dict[tuple[SessionKey, bool], Tail] = {}
         self._is_closed = False
         self._is_reminding = False
 
@@ -202,14 +204,16 @@ class Tails:
                 reader.end(bye())
 
     @asynccontextmanager
-    async def entered(self, key: SessionKey, frames: Frames) -> AsyncGenerator[Tail, None]:
+    async def entered(
+        self, key: SessionKey, frames: Frames, *, shows_foreign: bool = False
+    ) -> AsyncGenerator[Tail, None]:
         """Follow a session for the block, for the connection of a client."""
         if not self._is_reminding:
             self._is_reminding = True
             self._nursery.start_soon(self._remind)
-        tail = self._tails.get(key)
+        tail = self._tails.get((key, shows_foreign))
         if tail is None:
-            tail = self._tails[key] = Tail(key)
+            tail = self._tails[key, shows_foreign] = Tail(key, shows_foreign)
             self._nursery.start_soon(self._follow, tail)
         if self._is_closed:
             frames.end(bye())
@@ -236,8 +240,9 @@ class Tails:
         self._is_reminding = False
 
     def _drop(self, tail: Tail) -> None:
-        if self._tails.get(tail.key) is tail:
-            del self._tails[tail.key]
+        place = tail.key, tail.shows_foreign
+        if self._tails.get(place) is tail:
+            del self._tails[place]
         tail.scope.cancel()
 
     async def _follow(self, tail: Tail) -> None:
@@ -260,7 +265,7 @@ class Tails:
                 self._drop(tail)
 
     async def _tell(self, tail: Tail, follower: SessionFollower) -> None:
-        teller = await teller_at(self._journal, tail.key, follower.cursor)
+        teller = await teller_at(self._journal, tail.key, follower.cursor, shows_foreign=tail.shows_foreign)
         tail.ready.set()
         follower.wake_for(tail.is_woken_by)
         with suppress(trio.EndOfChannel):
@@ -315,18 +320,20 @@ class SessionReading:
     """The names of the events that it waits for: others come with the next of them, and of what grows only these; None is all."""
     along: AbstractSet[str] | None = None
     """Those of the others that it wants, with the next of these; None is all."""
+    shows_foreign: bool = False
+    """True: its scope shows the words of exceptions that are not ours."""
 
     async def run(self, wire: StreamWriter) -> None:
         """Write all that is behind the number, and then what comes."""
         frames = Frames(wire, self.wanted, self.along)
-        async with self.tails.entered(self.key, frames) as tail:
+        async with self.tails.entered(self.key, frames, shows_foreign=self.shows_foreign) as tail:
             await wire(f"retry: {RETRY}\n\n".encode())
             frames.seen = self.after
             head = await self.journal.head(*self.key)
             if head is not None and self.after > head.records:  # an older copy of the journal was put back
                 frames.seen = head.records
                 await wire(frame("resync", {"records": head.records}, number=head.records))
-            teller = await teller_at(self.journal, self.key, frames.seen)
+            teller = await teller_at(self.journal, self.key, frames.seen, shows_foreign=self.shows_foreign)
             catch_up = partial(self._catch_up, frames, teller, wire)
             is_over = await catch_up()
             frames.is_live = True

@@ -1,0 +1,143 @@
+"""Requests with an `Idempotency-Key`: what they create is created once, and a key stands for one body."""
+
+import pytest
+import trio
+
+SCHEDULE = {"description": "look", "after": 3600}
+TASK = {"agent": "helper", "task": "do it"}
+CREATING = {
+    "sessions": ("/v1/sessions", {"agent": "clerk"}, {"agent": "helper"}),
+    "limits": ("/v1/sessions", {"agent": "clerk"}, {"agent": "clerk", "limits": {"tokens": 9}}),
+    "messages": ("/v1/sessions/s1/messages", {"content": "one"}, {"content": "two"}),
+    "metadata": ("/v1/sessions/s1/messages", {"content": "one"}, {"content": "one", "metadata": {"a": 1}}),
+    "schedules": ("/v1/sessions/s1/schedules", SCHEDULE, {**SCHEDULE, "description": "listen"}),
+    "delays": ("/v1/sessions/s1/schedules", SCHEDULE, {**SCHEDULE, "after": 7200}),
+    "tasks": ("/v1/sessions/s1/tasks", TASK, {**TASK, "task": "do more"}),
+    "agents": ("/v1/sessions/s1/tasks", TASK, {**TASK, "agent": "clerk"}),
+    "forks": ("/v1/sessions/s1/fork", {"at": 6}, {"at": 5}),
+    "named": ("/v1/sessions/s1/fork", {"at": 6, "session_id": "x"}, {"at": 5, "session_id": "x"}),
+    "told": ("/v1/sessions/s1/fork", {"at": 6, "message": "hi"}, {"at": 6, "message": "ho"}),
+}
+
+
+async def counts(client):
+    """How much there is: sessions of each kind, messages of all, schedules."""
+    heads = (await client.get("/v1/sessions")).json()["items"]
+    page = {"accept": "application/json"}
+    events = [
+        each["event"]
+        for head in heads
+        for each in (
+            await client.get(
+                f"/v1/sessions/{head['id'].replace('/', '%2F')}/events",
+                params={"agent": head["agent"], "limit": 500},
+                headers=page,
+            )
+        ).json()["items"]
+    ]
+    return len(heads), events.count("message"), events.count("schedule")
+
+
+async def begin(client):
+    await client.put("/v1/sessions/s1", json={"agent": "clerk"})
+    said = {"json": {"content": "hello"}, "headers": {"prefer": "wait=20"}}
+    assert (await client.post("/v1/sessions/s1/messages", **said)).status_code == 200
+
+
+def without_times(made):
+    """An answer without what goes on meanwhile."""
+    return {name: value for name, value in made.items() if name in ("id", "message_id", "agent", "due")}
+
+
+@pytest.mark.parametrize("name", CREATING)
+async def test_a_key_creates_once_and_stands_for_one_body(served, name):
+    """The same request again is answered as the first one; the key with another body is a 422 and creates nothing."""
+    path, body, other = CREATING[name]
+    key = {"idempotency-key": "k1"}
+    async with served.client() as ada, served.client("root") as root:
+        await begin(ada)
+        first = await ada.post(path, json=body, headers=key)
+        assert first.status_code in (200, 201, 202), first.text
+        with trio.fail_after(20):
+            await served.runtime.agents.opener("clerk").find("s1")
+        before = (await counts(root))[0], (await counts(root))[2]
+        again = await ada.post(path, json=body, headers=key)
+        assert again.status_code in (first.status_code, 200), again.text
+        assert without_times(again.json()) == without_times(first.json())
+        refused = await ada.post(path, json=other, headers=key)
+        assert (refused.status_code, refused.json()["type"]) == (422, "/errors/key-reused"), refused.text
+        assert ((await counts(root))[0], (await counts(root))[2]) == before
+
+
+@pytest.mark.parametrize("name", ["sessions", "schedules", "tasks", "forks", "told"])
+async def test_a_key_outlives_the_process(serving, tmp_path, name):
+    """After a restart the key still stands for its request, and nothing is created twice."""
+    path, body, other = CREATING[name]
+    journal, key = f"sqlite:///{tmp_path}/a.db", {"idempotency-key": "k1"}
+    async with serving(journal=journal) as served, served.client() as ada:
+        await begin(ada)
+        first = await ada.post(path, json=body, headers=key)
+    async with serving(journal=journal) as served, served.client() as ada, served.client("root") as root:
+        before = (await counts(root))[0]
+        again = await ada.post(path, json=body, headers=key)
+        assert again.status_code == first.status_code, again.text
+        assert without_times(again.json()) == without_times(first.json())
+        assert (await ada.post(path, json=other, headers=key)).status_code == 422
+        assert (await counts(root))[0] == before
+
+
+async def test_two_requests_at_once_with_one_key_create_once(served):
+    """Of two bodies that come at the same time under one key one creates, and the other is refused."""
+    async with served.client() as ada:
+        answers = []
+
+        async def post(agent):
+            answers.append(
+                await ada.post("/v1/sessions", json={"agent": agent}, headers={"idempotency-key": "k"})
+            )
+
+        async with trio.open_nursery() as nursery:
+            for agent in ("clerk", "helper", "clerk", "helper"):
+                nursery.start_soon(post, agent)
+        assert sorted(each.status_code for each in answers) == [201, 201, 422, 422]
+        assert len((await ada.get("/v1/sessions")).json()["items"]) == 1
+
+
+async def test_keys_of_two_owners_are_two(served):
+    """The same key of another owner is another request."""
+    async with served.client() as ada, served.client("bob") as bob:
+        made = [
+            await client.post("/v1/sessions", json=body, headers={"idempotency-key": "k"})
+            for client, body in ((ada, {"agent": "clerk"}), (bob, {"agent": "helper"}))
+        ]
+    assert [each.status_code for each in made] == [201, 201]
+
+
+async def test_a_key_and_a_name_that_differ_are_refused(served):
+    """A key is another way to name what is created, so both are the same or the request makes no sense."""
+    async with served.client() as ada:
+        await begin(ada)
+        for path, body in (
+            ("schedules", {**SCHEDULE, "key": "other"}),
+            ("tasks", {**TASK, "task_id": "other"}),
+            ("messages", {"content": "x", "message_id": "other"}),
+        ):
+            answer = await ada.post(f"/v1/sessions/s1/{path}", json=body, headers={"idempotency-key": "k1"})
+            assert (answer.status_code, answer.json()["type"]) == (422, "/errors/invalid"), path
+
+
+async def test_a_key_of_a_session_with_an_id_stands_for_one_body(served):
+    """PUT under the same key with another body, or for another agent, is a 422; another key is a 409."""
+    async with served.client() as ada:
+
+        async def put(key, **body):
+            answer = await ada.put(
+                "/v1/sessions/mine", json={"agent": "clerk", **body}, headers={"idempotency-key": key}
+            )
+            return answer.status_code
+
+        assert [await put("k1"), await put("k1")] == [201, 201]
+        assert await put("k1", limits={"tokens": 9}) == 422
+        assert await put("k1", agent="helper") == 422
+        assert await put("k2") == 409
+        assert len((await ada.get("/v1/sessions")).json()["items"]) == 1
