@@ -6,8 +6,8 @@ Without a reader an event is not even built.
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 import trio
@@ -364,8 +364,22 @@ class MessageFailed(SessionObservation):
     """Class and words of the foreign exception that it comes from; empty where the runtime redacts texts."""
 
 
+@attrs.frozen(kw_only=True)
+class ToolFailed(SessionObservation):
+    """A tool call that failed: not read as an event, but kept, as `MessageFailed` is."""
+
+    call_id: str
+    """The call."""
+    tool_name: str
+    """The tool's name."""
+    raised: str
+    """Class of the foreign exception whose words these are; empty for a `ToolError`, or an error of actgent."""
+    words: str
+    """`ToolResult.error`; empty where the runtime redacts texts."""
+
+
 FAILURES = 1000
-"""How many failures are kept, the newest."""
+"""How many failures of each kind are kept, the newest."""
 
 
 class _Backlog:
@@ -462,17 +476,35 @@ class EventStream:
     def __init__(self, tracing: Tracing | None = None) -> None:
         self.watched = False
         """True while anyone reads; ask before an event is built."""
+        self.active = False
+        """True while anyone reads or counts; ask before an event is built that is counted."""
         self.tracing = tracing
         """Makes spans of what happens; None without telemetry."""
         self.failures: deque[MessageFailed] = deque(maxlen=FAILURES)
         """The newest messages that ended as failures, oldest first."""
+        self.tool_failures: deque[ToolFailed] = deque(maxlen=FAILURES)
+        """The newest tool calls that failed, oldest first."""
         self._backlogs: list[_Backlog] = []
+        self._counters: list[Callable[[Observation], object]] = []
         self._ended = False
 
     def publish(self, event: Observation) -> None:
-        """Give an event to all readers."""
+        """Give an event to all readers and counters."""
         for backlog in self._backlogs:
             backlog.put(event)
+        for count in self._counters:
+            count(event)
+
+    @contextmanager
+    def counting(self, count: Callable[[Observation], object]) -> Iterator[None]:
+        """Call `count` with each event that is counted, for the block. Turns run as if nobody read the events."""
+        self._counters.append(count)
+        self.active = True
+        try:
+            yield
+        finally:
+            self._counters.remove(count)
+            self.active = bool(self._backlogs or self._counters)
 
     def keep_failure(self, failure: MessageFailed) -> None:
         """Keep a failure for those who look later; readers hear of it by `TurnEnded`."""
@@ -491,12 +523,13 @@ class EventStream:
         if self._ended:
             backlog.end()
         self._backlogs.append(backlog)
-        self.watched = True
+        self.watched = self.active = True
         try:
             yield EventReader(backlog)
         finally:
             self._backlogs.remove(backlog)
             self.watched = bool(self._backlogs)
+            self.active = bool(self._backlogs or self._counters)
             backlog.close()
 
     def end(self) -> None:

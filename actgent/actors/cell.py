@@ -84,7 +84,7 @@ class Surroundings:
         self.dead_letters.add(letter)
         level = logging.DEBUG if is_told else logging.WARNING
         _log.log(level, "a message to actor %s is a dead letter: %s", letter.actor, letter.reason)
-        if self.events.watched:
+        if self.events.active:
             self.events.publish(DeadLettered(actor=letter.actor, reason=letter.reason))
 
     def name_for(self, stem: str, name: str | None) -> str:
@@ -180,7 +180,7 @@ class Siblings:
         _log.warning("actor %s failed and restarts in %.3g s", failed.name, delay, exc_info=error)
         for cell in self._cells if is_group else (failed,):
             cell.restart_at(now + delay)
-            if self.around.events.watched:
+            if self.around.events.active:
                 self.around.events.publish(
                     ActorRestarted(actor=cell.name, error=type(error).__name__, delay=delay)
                 )

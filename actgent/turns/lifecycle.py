@@ -113,7 +113,7 @@ class TurnLifecycle:
             add_guests(turn, acceptance.guests)
         if future is not None:
             _join(future, turn)
-        if self.observer.stream.watched:
+        if self.observer.stream.active:
             self.observer.begin_turn(context, turn)
         return turn
 

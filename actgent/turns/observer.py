@@ -23,6 +23,7 @@ from actgent.events import (
     ModelStarted,
     PassStarted,
     ScheduleFired,
+    ToolFailed,
     ToolFinished,
     ToolProgressed,
     ToolStarted,
@@ -85,7 +86,7 @@ class Observer:
             self.spans.note_interruption(turn, by)
 
     def begin_turn(self, context: SessionContext, turn: Turn) -> None:
-        if self.stream.watched:
+        if self.stream.active:
             self.stream.publish(
                 TurnStarted(
                     **self._at(context, turn.message.id),
@@ -104,7 +105,7 @@ class Observer:
             self.stream.publish(TurnResumed(**self._at(context, turn.message.id)))
 
     def refuse(self, context: SessionContext, message: Message, error: BaseException) -> None:
-        if self.stream.watched:
+        if self.stream.active:
             self.stream.publish(
                 MessageRefused(
                     **self._at(context, message.id),
@@ -138,14 +139,15 @@ class Observer:
 
     def watch_call(self, context: SessionContext, message: Message, model: str) -> CallWatch | None:
         """Return what a model call tells on its way, for readers and for the journal; None where nobody wants to know."""
-        if self.stream.watched:
-            self.stream.publish(
-                ModelStarted(
-                    **self._at(context),
-                    message_id=message.id,
-                    model=model,
+        if self.stream.active:
+            if self.stream.watched:
+                self.stream.publish(
+                    ModelStarted(
+                        **self._at(context),
+                        message_id=message.id,
+                        model=model,
+                    )
                 )
-            )
             return _ToldCall(stream=self.stream, place=self._at(context))
         return None if context.log is None else CallWatch()
 
@@ -210,7 +212,7 @@ class Observer:
             )
 
     def ask(self, context: SessionContext, approval: Approval) -> None:
-        if self.stream.watched:
+        if self.stream.active:
             self.stream.publish(
                 ApprovalAsked(
                     **self._at(context),
@@ -223,7 +225,7 @@ class Observer:
     def decide(self, context: SessionContext, approval: Approval, decision: Decision) -> None:
         if self.spans is not None:
             self.spans.note_decision(context.id)
-        if self.stream.watched:
+        if self.stream.active:
             self.stream.publish(
                 ApprovalDecided(
                     **self._at(context),
@@ -252,12 +254,25 @@ class Observer:
             )
         )
 
+    def fail_tool(self, context: SessionContext, turn: Turn, result: ToolResult) -> None:
+        """Keep a tool call that failed for those who look later."""
+        if result.status in ("error", "outcome_unknown"):
+            self.stream.tool_failures.append(
+                ToolFailed(
+                    **self._at(context, turn.message.id),
+                    call_id=result.call_id,
+                    tool_name=result.tool_name,
+                    raised=result.raised,
+                    words="" if self.is_redacted else result.error or "",
+                )
+            )
+
     def end_turn(self, context: SessionContext, turn: Turn) -> None:
         if self.spans is not None:
             self.spans.end(turn)
         if turn.control.error is not None:
             self.fail(context, turn.message, turn.control.error, turn.control.blame)
-        if self.stream.watched:
+        if self.stream.active:
             if isinstance(turn.control.error, LimitReached) and not turn.control.is_cut:
                 self._meet_limit(context, turn, turn.control.error)
             self.stream.publish(

@@ -118,14 +118,14 @@ async def open_inside(
             logins=logins,
             comparing=trio.CapacityLimiter(limits.comparisons),
             document=partial(document_of, ENDPOINTS),
-            metrics=Metrics(runtime, nursery),
+            metrics=Metrics(runtime, journal),
             outboxes=outboxes,
         )
         nursery.start_soon(tokens.watch)
         for outbox in outboxes:
             nursery.start_soon(outbox.run)
         try:
-            with runtime.asking_elsewhere():
+            with runtime.asking_elsewhere(), inside.metrics.counting(nursery):
                 yield inside
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
             raised = error

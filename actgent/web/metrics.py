@@ -1,6 +1,7 @@
 """`GET /metrics`: figures in the text format of Prometheus, by the names of the GenAI conventions, without a library.
 
-What happens is counted from the first request on, so that nothing is where nobody asks; how things are is looked up at each.
+What happens is counted from the moment in which the gateway is opened; how things are is looked up at each request. Turns, tool
+calls and spending from before come from the journal. Events are kept as they are and counted by `BATCH`: a turn takes 12 calls.
 Labels are agents, models, tools, routes and kinds, never sessions, owners or messages, and a metric has at most
 `MOST_SERIES` of them. Source: Prometheus, exposition formats, text format 0.0.4.
 """
@@ -9,7 +10,6 @@ import bisect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -20,7 +20,6 @@ from actgent.events import (
     ApprovalAsked,
     ApprovalDecided,
     DeadLettered,
-    EventReader,
     MessageRefused,
     ModelAnswered,
     ModelFailed,
@@ -30,16 +29,19 @@ from actgent.events import (
     TurnEnded,
     TurnStarted,
 )
+from actgent.journal.base import Journal
 from actgent.journal.listing import State
 from actgent.journal.membership import ClusterStatistics
 from actgent.runtime.runtime import Runtime
 from actgent.support import span_names as names
 
+from .journal_totals import JournalTotals
+
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_SERIES = 1000
 """Series of one metric; further ones count as `other`."""
-CAPACITY = 10_000
-"""Events that may wait to be counted."""
+BATCH = 500
+"""Events that wait to be counted together."""
 MOST_OPEN = 10_000
 """Calls and approvals whose beginning is remembered."""
 Labels = tuple[tuple[str, str], ...]
@@ -57,6 +59,7 @@ TURN, TURN_CALLS = f"{_flat(names.AGENT_DURATION)}_seconds", _flat(names.AGENT_C
 FIRST_CHUNK, TURN_TOOLS = f"{_flat(names.CALL_FIRST_CHUNK)}_seconds", _flat(names.AGENT_TOOL_CALLS)
 TOOL_RUN = f"{_flat(names.TOOL_DURATION)}_seconds"
 COMMIT = "actgent_journal_commit_seconds"
+WAIT = "actgent_inbox_wait_seconds"
 HELP: Mapping[str, tuple[str, str]] = {
     CALL: ("histogram", "Time of a model call that was answered, with all its attempts."),
     FIRST_CHUNK: ("histogram", "Time until the first piece of an answer, where somebody reads along."),
@@ -65,7 +68,7 @@ HELP: Mapping[str, tuple[str, str]] = {
     TURN_CALLS: ("histogram", "Model calls of a turn."),
     TURN_TOOLS: ("histogram", "Tool calls of a turn."),
     TOOL_RUN: ("histogram", "Time of a run of a tool."),
-    "actgent_inbox_wait_seconds": ("histogram", "Time from a message to the beginning of its turn."),
+    WAIT: ("histogram", "Time from a message to the beginning of its turn."),
     "actgent_approval_wait_seconds": ("histogram", "Time from a question to its decision."),
     "actgent_turns_total": ("counter", "Turns that ended, by what they ended with."),
     "actgent_tool_calls_total": ("counter", "Tool calls that ended, by their status."),
@@ -80,7 +83,10 @@ HELP: Mapping[str, tuple[str, str]] = {
     "actgent_messages_refused_total": ("counter", "Messages that did not get in, by the class of the error."),
     "actgent_dead_letters_total": ("counter", "Messages that were given up."),
     "actgent_actor_restarts_total": ("counter", "Lives of agents and actors that ended by a failure."),
-    "actgent_events_lost_total": ("counter", "Events that came faster than they could be counted."),
+    "actgent_journal_counted": (
+        "gauge",
+        "1 if the totals hold what the journal has from before the gateway was opened.",
+    ),
     "actgent_inbox_messages": ("gauge", "Messages that wait."),
     "actgent_inbox_senders": ("gauge", "Tasks that wait for room in an inbox."),
     "actgent_turns_running": ("gauge", "Sessions with a turn under way."),
@@ -151,31 +157,49 @@ class Histogram:
 class Metrics:
     """The figures of one gateway."""
 
-    def __init__(self, runtime: Runtime, nursery: trio.Nursery) -> None:
+    def __init__(self, runtime: Runtime, journal: Journal) -> None:
         self.requests: Counter[tuple[str, int]] = Counter()
         """By route and status."""
+        self.past = JournalTotals(journal, runtime.clock.now())
         self._runtime = runtime
-        self._nursery = nursery
+        self._nursery: trio.Nursery | None = None
         self._counters: dict[str, dict[Labels, float]] = {}
         self._histograms: dict[str, dict[Labels, Histogram]] = {}
+        self._series: dict[tuple[str, ...], tuple[Histogram, ...]] = {}
+        """Histograms of frequent events, by their kind, agent and model."""
         self._open: OrderedDict[tuple[str, str], float] = OrderedDict()
         """When calls and approvals began, by agent and id."""
-        self._reader: EventReader | None = None
-        self._has_begun = False
+        self._events: list[Observation] = []
+        """Events that are not counted yet."""
+        self._is_past_counted = False
 
-    async def begin(self) -> None:
-        """Count what happens from now on; the first request does that."""
-        if not self._has_begun:
-            self._has_begun = True
-            await self._nursery.start(self._follow)
+    @contextmanager
+    def counting(self, nursery: trio.Nursery) -> Iterator[None]:
+        """Count what happens, for the block; the journal is read in the nursery when totals are asked for."""
+        self._nursery = nursery
+        with self._runtime.stream.counting(self._note), self._hearing_commits(), self._hearing_cluster():
+            yield
 
-    async def _follow(self, *, task_status: trio.TaskStatus[None]) -> None:
-        async with self._runtime.events(CAPACITY) as self._reader:
-            with self._hearing_commits(), self._hearing_cluster():
-                task_status.started()
-                async for event in self._reader:
-                    if (take := _TAKES.get(type(event))) is not None:
-                        take(self, event)
+    def _note(self, event: Observation) -> None:
+        self._events.append(event)
+        if len(self._events) >= BATCH:
+            self._count_events()
+
+    def _count_events(self) -> None:
+        events, self._events = self._events, []
+        for event in events:
+            if (take := _TAKES.get(type(event))) is not None:
+                take(self, event)
+
+    async def wait_past(self) -> None:
+        """Add the totals of the journal once they are known; wait for that a few seconds at most."""
+        if self._nursery is None or self._is_past_counted or not await self.past.wait(self._nursery):
+            return
+        if not self._is_past_counted:  # another request may have waited, too
+            self._is_past_counted = True
+            names_of = {"agent": AGENT, "model": MODEL, "tool": TOOL}
+            for name, labels, value in self.past.counters():
+                self.count(name, {names_of.get(each, each): words for each, words in labels.items()}, value)
 
     @contextmanager
     def _hearing_commits(self) -> Iterator[None]:
@@ -185,7 +209,7 @@ class Metrics:
         if known is None:
             yield
             return
-        known.on_commit = partial(self.observe, COMMIT, {})
+        known.on_commit = self._histogram(COMMIT, {}).add
         try:
             yield
         finally:
@@ -217,14 +241,29 @@ class Metrics:
 
     def observe(self, name: str, labels: Mapping[str, str], value: float) -> None:
         """Count a value of a histogram."""
+        self._histogram(name, labels).add(value)
+
+    def _histogram(self, name: str, labels: Mapping[str, str]) -> Histogram:
         series = self._histograms.setdefault(name, {})
         key = _bounded(series, labels)
         if (histogram := series.get(key)) is None:
             histogram = series[key] = Histogram(_BOUNDS.get(name, names.SECOND_BOUNDS))
-        histogram.add(value)
+        return histogram
+
+    def series(self, key: tuple[str, ...], *wanted: tuple[str, Mapping[str, str]]) -> tuple[Histogram, ...]:
+        """The histograms of these names and labels, which are found by the key from then on."""
+        found = tuple(self._histogram(name, labels) for name, labels in wanted)
+        if len(self._series) < MOST_SERIES:
+            self._series[key] = found
+        return found
+
+    def known_series(self, key: tuple[str, ...]) -> tuple[Histogram, ...] | None:
+        """The histograms that were found by a key before."""
+        return self._series.get(key)
 
     def totals(self, agent: str) -> dict[str, float]:
-        """What an agent has done since figures are counted: turns that ended, and US dollars."""
+        """What an agent has done, as far as it is known: turns that ended, and US dollars."""
+        self._count_events()
         names_of = {"turns": "actgent_turns_total", "spent_usd": "actgent_spent_usd_total"}
         return {
             total: sum(n for labels, n in self._counters.get(name, {}).items() if (AGENT, agent) in labels)
@@ -246,6 +285,7 @@ class Metrics:
 
     def text(self, gauges: Iterable[tuple[str, float, Mapping[str, str]]]) -> str:
         """All figures, with those of just now."""
+        self._count_events()
         rows: dict[str, list[str]] = {}
         for name, value, labels in (*gauges, *self._counted()):
             rows.setdefault(name, []).append(to_row(name, labels.items(), value))
@@ -266,7 +306,7 @@ class Metrics:
                 yield name, value, dict(labels)
         for (route, status), number in self.requests.items():
             yield "actgent_http_requests_total", number, {"route": route, "status": str(status)}
-        yield "actgent_events_lost_total", 0 if self._reader is None else self._reader.lost, {}
+        yield "actgent_journal_counted", self._is_past_counted, {}
 
 
 def _bounded(series: Mapping[Labels, Any], labels: Mapping[str, str]) -> Labels:
@@ -300,11 +340,16 @@ def _histogram_rows(name: str, labels: Labels, histogram: Histogram) -> Iterator
 
 
 def _answered(metrics: Metrics, event: ModelAnswered) -> None:
-    usage, labels = event.usage, {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
-    metrics.observe(CALL, labels, event.seconds)
-    metrics.observe(TOKENS, {**labels, TYPE: "input"}, usage.input_tokens)
-    metrics.observe(TOKENS, {**labels, TYPE: "output"}, usage.output_tokens)
+    usage, key = event.usage, (CALL, event.agent, event.model)
+    if (known := metrics.known_series(key)) is None:
+        labels = {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
+        tokens = [(TOKENS, {**labels, TYPE: each}) for each in ("input", "output")]
+        known = metrics.series(key, (CALL, labels), *tokens)
+    known[0].add(event.seconds)
+    known[1].add(usage.input_tokens)
+    known[2].add(usage.output_tokens)
     if event.first_chunk is not None:
+        labels = {OPERATION: names.CHAT, MODEL: event.model, AGENT: event.agent}
         metrics.observe(FIRST_CHUNK, labels, event.first_chunk)
     if usage.cost:
         metrics.count("actgent_spent_usd_total", {AGENT: event.agent, MODEL: event.model}, usage.cost)
@@ -319,11 +364,19 @@ def _tool_ended(metrics: Metrics, event: ToolFinished) -> None:
     metrics.count("actgent_tool_calls_total", {**labels, "status": event.status})
 
 
+def _turn_began(metrics: Metrics, event: TurnStarted) -> None:
+    key = (WAIT, event.agent)
+    known = metrics.known_series(key) or metrics.series(key, (WAIT, {AGENT: event.agent}))
+    known[0].add(event.queued)
+
+
 def _turn_ended(metrics: Metrics, event: TurnEnded) -> None:
-    labels = {AGENT: event.agent}
-    metrics.observe(TURN, labels, event.seconds)
-    metrics.observe(TURN_CALLS, labels, event.calls)
-    metrics.observe(TURN_TOOLS, labels, event.tool_calls)
+    labels, key = {AGENT: event.agent}, (TURN, event.agent)
+    if (known := metrics.known_series(key)) is None:
+        known = metrics.series(key, (TURN, labels), (TURN_CALLS, labels), (TURN_TOOLS, labels))
+    known[0].add(event.seconds)
+    known[1].add(event.calls)
+    known[2].add(event.tool_calls)
     metrics.count("actgent_turns_total", {**labels, "outcome": event.failed or "answered"})
 
 
@@ -348,9 +401,7 @@ _TAKES: Mapping[type[Observation], Callable[[Metrics, Any], None]] = {
     ModelFailed: _failed,
     ToolStarted: lambda metrics, event: metrics.start(event.agent, event.call_id, event.at),
     ToolFinished: _tool_ended,
-    TurnStarted: lambda metrics, event: metrics.observe(
-        "actgent_inbox_wait_seconds", {AGENT: event.agent}, event.queued
-    ),
+    TurnStarted: _turn_began,
     TurnEnded: _turn_ended,
     ApprovalAsked: lambda metrics, event: metrics.start(event.agent, event.approval_id, event.at),
     ApprovalDecided: _decided,

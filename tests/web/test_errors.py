@@ -109,7 +109,15 @@ async def test_words_of_foreign_exceptions_take_the_scope_journal(serving):
             assert f"RuntimeError: cannot connect to {SECRET}" in seen
             assert f"ValueError: the model was asked by {SECRET}" in seen
         async with served.client("root") as root:
-            (group,) = (await root.get("/v1/errors")).json()["items"]
+            groups = {each["error"]: each for each in (await root.get("/v1/errors")).json()["items"]}
+            assert {name: each["kind"] for name, each in groups.items()} == {
+                "ValueError": "model",
+                "RuntimeError": "tool",
+                "ToolError": "tool",
+            }
+            assert groups["RuntimeError"]["cause"] == f"RuntimeError: cannot connect to {SECRET}"
+            assert groups["ToolError"]["words"] == "try it tomorrow"
+            group = groups["ValueError"]
             assert group["cause"] == f"ValueError: the model was asked by {SECRET}"
 
 

@@ -3,10 +3,11 @@
 import re
 import socket
 
+import attrs
 import pytest
 import trio
 
-from actgent import BareAgent, GatewayLimits, ScriptedLLM, ToolCall, tool
+from actgent import BareAgent, GatewayLimits, ProviderUnavailable, ScriptedLLM, ToolCall, tool
 from actgent.support import span_names
 
 ROW = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (-?[0-9.]+(?:e[+-]?[0-9]+)?)')
@@ -186,3 +187,90 @@ async def test_readers_that_are_cut_are_counted(serving):
             value(await scrape_until(served, 0, "actgent_http_streams"), "actgent_http_readers_cut_total")
             == 1
         )
+
+
+@tool
+def divide(number: int) -> float:
+    """Divide by a number."""
+    return 1 / number
+
+
+def counting_agents():
+    script = [ToolCall("divide", {"number": 0}), "it cannot be done", "done", ProviderUnavailable("down")]
+    llm = PricedLLM(script)
+    return [BareAgent("clerk", llm=llm, tools=[divide])]
+
+
+class PricedLLM(ScriptedLLM):
+    """A model whose answers cost half a dollar."""
+
+    async def complete(self, chat, **options):
+        answer = await super().complete(chat, **options)
+        return attrs.evolve(answer, usage=attrs.evolve(answer.usage, cost=0.5))
+
+
+async def work(served):
+    """Three turns: one in which a tool fails, one that is answered, and one whose model fails."""
+    async with served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        for words in ("divide", "again", "and again"):
+            await ada.post("/v1/sessions/s1/messages", json={"content": words}, headers={"prefer": "wait=20"})
+
+
+TOTALS = {
+    ("actgent_turns_total", "outcome", "answered"): 2,
+    ("actgent_turns_total", "outcome", "model"): 1,
+    ("actgent_tool_calls_total", "status", "error"): 1,
+    ("actgent_spent_usd_total", "gen_ai_agent_name", "clerk"): 1.5,
+}
+
+
+def totals_in(text):
+    return {key: value(text, key[0], **{key[1]: key[2]}) for key in TOTALS}
+
+
+async def test_figures_are_counted_before_anybody_asks(serving):
+    """The first scrape has all that happened since the gateway was opened."""
+    async with serving(agents=counting_agents()) as served:
+        await work(served)
+        text = await scrape(served)
+    assert totals_in(text) == TOTALS
+    assert value(text, "gen_ai_invoke_agent_duration_seconds_count") == 3
+    assert value(text, "gen_ai_client_token_usage_count", gen_ai_token_type="output") == 3
+    assert value(text, "actgent_model_failures_total") == 1
+    assert value(text, "actgent_inbox_wait_seconds_count") == 3
+
+
+async def test_totals_and_errors_outlive_the_process(serving, tmp_path):
+    """After a restart the totals and the page of errors have what the journal has, and what comes is added once."""
+    journal = f"sqlite:///{tmp_path}/a.db"
+    async with serving(agents=counting_agents(), journal=journal) as served:
+        await work(served)
+        async with served.client("root") as root:
+            before = (await root.get("/v1/errors")).json()["items"]
+    async with serving(agents=counting_agents(), journal=journal) as served:
+        text = await scrape(served)
+        assert totals_in(text) == TOTALS
+        assert value(text, "actgent_journal_counted") == 1
+        async with served.client("root") as root, served.client("bob") as bob:
+            after = (await root.get("/v1/errors")).json()["items"]
+            assert [each["kind"] for each in after] == ["model", "tool"]
+            same = ("kind", "error", "words", "cause", "count", "agents", "tools", "sessions")
+            assert [{name: each[name] for name in same} for each in after] == [
+                {name: each[name] for name in same} for each in before
+            ]
+            assert (await bob.get("/v1/errors")).json()["items"] == []
+            shown = (await root.get("/v1/statistics?totals=true")).json()["agents"]["clerk"]
+            assert (shown["turns"], shown["spent_usd"]) == (3, 1.5)
+        await work(served)
+        assert totals_in(await scrape(served)) == {key: 2 * number for key, number in TOTALS.items()}
+
+
+async def test_counting_does_not_change_how_turns_are_written(serving):
+    """A turn takes as few steps of the journal as where nobody counts."""
+    async with serving() as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await ada.post("/v1/sessions/s1/messages", json={"content": "x"}, headers={"prefer": "wait=20"})
+        steps = await served.runtime.journal.read_steps("s1", agent="clerk")
+        assert not served.runtime.stream.watched
+    assert len(steps) == 3

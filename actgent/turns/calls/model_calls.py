@@ -106,7 +106,7 @@ class ModelCaller:
         growing = turn.answer
         growing.id = new_id()
         started = time.monotonic()
-        if context.log is not None or self.observer.stream.watched:
+        if context.log is not None or self.observer.stream.active:
             chat.watch = self.observer.watch_call(context, message, llm.name)
         answer = await self._complete(context, turn, llm, chat)
         first_at = growing.first_at
@@ -117,7 +117,7 @@ class ModelCaller:
             _count_usage(context, turn, answer.usage)
         for listener in turn.listeners:
             listener.take_answer(answer)
-        if self.observer.stream.watched:
+        if self.observer.stream.active:
             self.observer.take_answer(context, message, answer, started, first_at)
         return answer, calls
 

@@ -154,13 +154,15 @@ class ToolCaller:
         """Hand the results to the handlers, in the order of the calls."""
         while turn.results:
             result = turn.results.pop(0)
-            if self.observer.stream.watched:
+            if result.error is not None:
+                self.observer.fail_tool(context, turn, result)
+            if self.observer.stream.active:
                 self.observer.take_result(context, result)
             await self.dispatcher.deliver(context, turn, result)
 
     def _prepare(self, context: SessionContext, turn: Turn, batch: Batch) -> None:
         """Have observers hear of each call. With a journal, what may have an effect is written first."""
-        if self.observer.stream.watched:
+        if self.observer.stream.active:
             batch.on_start = partial(self.observer.start_tool, context)
         if context.log is None:
             return

@@ -22,7 +22,7 @@ ANSWERS = 5.0
 TOTALS = {
     "type": "string",
     "enum": ["true"],
-    "description": "Turns and spending of each agent, too, since figures are counted; takes the scope metrics.",
+    "description": "Turns and spending of each agent, too, also from before a restart; takes the scope metrics.",
 }
 
 
@@ -87,7 +87,7 @@ async def statistics(call: HTTPCall) -> Response:
     reach = call.gateway.reach
     agents = {each.agent: attrs.asdict(each) for each in reach.runtime.statistics()}
     if "totals" in call.query and call.caller.allows("metrics"):
-        await call.gateway.metrics.begin()
+        await call.gateway.metrics.wait_past()
         agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}
     of_all = {}
     if call.caller.is_admin:
@@ -98,9 +98,9 @@ async def statistics(call: HTTPCall) -> Response:
 
 
 async def show_metrics(call: HTTPCall) -> Response:
-    """Figures of all agents and owners, in the text format of Prometheus, counted from the first request on."""
+    """Figures of all agents and owners, in the text format of Prometheus."""
     gateway = call.gateway
-    await gateway.metrics.begin()
+    await gateway.metrics.wait_past()
     gauges = [*gauges_of(gateway.reach.runtime, await gateway.reach.journal.counts())]
     gauges.append(("actgent_http_streams", gateway.streams.open, {}))
     gauges.append(("actgent_http_readers_cut_total", gateway.streams.cut, {}))

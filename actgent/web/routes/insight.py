@@ -7,7 +7,7 @@ import attrs
 from starlette.responses import Response
 
 from actgent.control.schedule import Schedule
-from actgent.events import MessageFailed
+from actgent.events import MessageFailed, ToolFailed
 from actgent.journal.listing import SessionKey
 from actgent.runtime.insight import OpenBudget, SetSchedule
 from actgent.web.reach import from_cursor, to_parts_of
@@ -15,7 +15,7 @@ from actgent.web.reach import from_cursor, to_parts_of
 from .endpoints import JSON, Endpoint, HTTPCall
 from .past import as_plain_json
 from .schemas import AFTER, LIMIT
-from .views import of_schedule, to_date
+from .views import error_of, of_schedule, to_date
 
 SHOWN = 20
 """Agents and sessions that are named of each kind of error, the newest."""
@@ -82,30 +82,52 @@ async def list_governors(call: HTTPCall) -> Response:
 
 
 async def list_errors(call: HTTPCall) -> Response:
-    """What went wrong since the runtime began, by kind and class, the newest first; dead letters for admins alone."""
-    runtime = call.gateway.reach.runtime
+    """What went wrong, by kind and class, the newest first, also from before a restart; dead letters for admins alone."""
+    runtime, past = call.gateway.reach.runtime, call.gateway.metrics.past
+    await call.gateway.metrics.wait_past()
+    stream = runtime.stream
+    messages = past.failures | {
+        (each.agent, each.session_id, each.message_id): each for each in stream.failures
+    }
+    calls = past.tool_failures | {
+        (each.agent, each.session_id, each.call_id): each for each in stream.tool_failures
+    }
     groups: dict[tuple[str, str], _ErrorGroup] = {}
-    for failure in await _visible_failures(call):
-        group = _group_of(groups, failure.kind, failure.error, failure.at)
-        key = SessionKey(failure.agent, failure.session_id)
-        group.add(failure.at, failure.words, failure.agent, key, cause=failure.cause)
+    for failed in await _visible_failures(call, [*messages.values(), *calls.values()]):
+        key = SessionKey(failed.agent, failed.session_id)
+        if isinstance(failed, ToolFailed):
+            words = error_of(failed.raised) if failed.raised else failed.words
+            group = _group_of(groups, "tool", failed.raised or "ToolError", failed.at)
+            group.add(
+                failed.at,
+                words,
+                failed.agent,
+                key,
+                cause=failed.words if failed.raised else "",
+                tool=failed.tool_name,
+            )
+        else:
+            group = _group_of(groups, failed.kind, failed.error, failed.at)
+            group.add(failed.at, failed.words, failed.agent, key, cause=failed.cause)
     for letter in runtime.dead_letters if call.caller.is_admin else ():
         error = "" if letter.error is None else type(letter.error).__name__
         _group_of(groups, "dead letter", error, letter.at).add(letter.at, letter.reason, letter.actor)
     newest_first = sorted(groups.values(), key=lambda group: group.last_at, reverse=True)
-    return JSON(
-        {"items": [group.document(shows_foreign=call.shows_foreign) for group in newest_first], "next": None}
-    )
+    items = [group.document(shows_foreign=call.shows_foreign) for group in newest_first]
+    return JSON({"items": items, "next": None})
 
 
-async def _visible_failures(call: HTTPCall) -> list[MessageFailed]:
-    """What failed in sessions that the caller reaches, and that are there still."""
-    reach, failures = call.gateway.reach, call.gateway.reach.runtime.failures
+async def _visible_failures(
+    call: HTTPCall, failures: Sequence[MessageFailed | ToolFailed]
+) -> list[MessageFailed | ToolFailed]:
+    """What failed in sessions that the caller reaches, and that are there still, the oldest first."""
+    reach = call.gateway.reach
     seen: dict[tuple[str, str], bool] = {}
     for agent, session_id in {(each.agent, each.session_id) for each in failures}:
         head = await reach.journal.head(agent, session_id)
         seen[agent, session_id] = head is not None and await reach.sees(call.caller, head)
-    return [each for each in failures if seen[each.agent, each.session_id]]
+    found = [each for each in failures if seen[each.agent, each.session_id]]
+    return sorted(found, key=lambda each: each.at)
 
 
 def _group_of(
@@ -130,15 +152,26 @@ class _ErrorGroup:
     cause: str = ""
     """Of the newest."""
     agents: dict[str, None] = attrs.field(factory=dict)
+    tools: dict[str, None] = attrs.field(factory=dict)
     sessions: dict[SessionKey, None] = attrs.field(factory=dict)
 
     def add(
-        self, at: float, words: str, agent: str, session: SessionKey | None = None, *, cause: str = ""
+        self,
+        at: float,
+        words: str,
+        agent: str,
+        session: SessionKey | None = None,
+        *,
+        cause: str = "",
+        tool: str = "",
     ) -> None:
         """Count one more, which is the newest."""
         self.count, self.last_at, self.words, self.cause = self.count + 1, at, words, cause
         self.agents.pop(agent, None)
         self.agents[agent] = None
+        if tool:
+            self.tools.pop(tool, None)
+            self.tools[tool] = None
         if session is not None:
             self.sessions.pop(session, None)
             self.sessions[session] = None
@@ -154,6 +187,7 @@ class _ErrorGroup:
             "first_at": to_date(self.first_at),
             "last_at": to_date(self.last_at),
             "agents": list(self.agents)[: -SHOWN - 1 : -1],
+            "tools": list(self.tools)[: -SHOWN - 1 : -1],
             "sessions": [
                 {"agent": key.agent, "id": key.session_id} for key in list(self.sessions)[: -SHOWN - 1 : -1]
             ],
