@@ -91,7 +91,7 @@ class Member:
             node.link.address, pool=node.pool, node=node.name, nursery=lambda: node.nursery
         )
         async with (
-            open_inside(runtime, LIMITS, store, Logins(store), ()) as inside,
+            open_inside(runtime, LIMITS, store, Logins(store), (), is_scraped=False) as inside,
             self.lender.running(),
             open_client(node.transport) as client,
         ):

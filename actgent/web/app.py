@@ -3,8 +3,9 @@
 Order of the checks: `Host`, `Origin` and `Sec-Fetch-Site`, the address, the token, its scope and rate, then query and body.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
@@ -37,9 +38,11 @@ ALWAYS = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
 }
 """Headers of every answer."""
+_ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<path>/.*)?", re.IGNORECASE)
 _log = logger_of(__name__)
 
 
@@ -100,6 +103,7 @@ class Application:
     now: Callable[[], float]
     """Unix time in seconds."""
     meters: Meters
+    """The same as those of `inside`."""
     router: Router
     relay: Relay | None = None
     """The way to sessions of other processes; None where there are none, or others see to it."""
@@ -131,9 +135,17 @@ class Application:
             self.inside.metrics.requests[answer.route, answer.status] += 1
 
     def _routed(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
-        """The same request with its path as it was sent: what is encoded in a segment does not part it."""
+        """The same request with its path as it was sent: what is encoded in a segment does not part it.
+
+        Raises:
+            Problem: The target is a URL (RFC 9112, 3.2.2) of another host than the header says.
+        """
         raw: bytes | None = scope.get("raw_path")
         path = quote(scope["path"], safe="/") if raw is None else raw.partition(b"?")[0].decode("latin-1")
+        if not path.startswith("/") and (target := _ABSOLUTE.fullmatch(path)) is not None:
+            if _all_of(scope, b"host") != [target["host"]]:
+                raise Problem("malformed-request", "the request names two hosts: in its target and as Host")
+            path = target["path"] or "/"
         return {**scope, "path": path, "actgent.answer": answer, "actgent.application": self}
 
     def authenticate(self, request: HTTPRequest) -> Caller:
@@ -148,6 +160,8 @@ class Application:
         if scheme.lower() == "bearer" and 0 < len(token) <= MAX_TOKEN:
             known = self.tokens.find(token.strip(), now=self.now())
         if known is None:
+            if given:
+                self.meters.note_wrong(request.client.host if request.client else "", now=trio.current_time())
             raise Problem("unauthorized", "send a token as Authorization: Bearer TOKEN")
         owner = request.headers.get(OWNER_HEADER, known.owner)
         if not known.may_act_for(owner):
@@ -166,6 +180,7 @@ class Application:
             address=request.scope["path"],
             search=search,
             id=request.scope["actgent.answer"].id,
+            client=request.client.host if request.client else "",
             path=decoded_all(request.path_params),
             query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
@@ -225,7 +240,8 @@ class _Address:
     endpoints: Mapping[str, Endpoint]
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        endpoint = self.endpoints.get(scope["method"])
+        is_head = scope["method"] == "HEAD"
+        endpoint = self.endpoints.get("GET" if is_head else scope["method"])
         if endpoint is None:
             raise not_allowed(self.endpoints)
         application: Application = scope["actgent.application"]
@@ -233,15 +249,38 @@ class _Address:
         request = HTTPRequest(scope, receive, send)
         if endpoint.scope is None:
             response = await application.call(endpoint, NOBODY, request)
-            await response(scope, receive, send)
+            await _send(response, scope, receive, send)
             return
         caller = application.authenticate(request)
         check_scope(endpoint, caller)
-        with application.meters.entered(caller.token.digest, now=trio.current_time()):
+        is_stream = (
+            endpoint.streams and not is_head and JSON.media_type not in request.headers.get("accept", "")
+        )
+        with application.meters.entered(caller.token.digest, now=trio.current_time(), is_stream=is_stream):
             response = await application.call(endpoint, caller, request)
             held = application.tokens.holding(caller.token, now=application.now())
             with held if endpoint.streams else nullcontext():
-                await response(scope, receive, send)
+                await _send(response, scope, receive, send)
+
+
+class _HeadSent(Exception):
+    """The head of an answer is sent, and its body is not wanted."""
+
+
+async def _send(response: Response, scope: ASGIScope, receive: Receive, send: Send) -> None:
+    """Send an answer; in answer to HEAD without its body, which is not made where it would be a stream."""
+    if scope["method"] != "HEAD":
+        await response(scope, receive, send)
+        return
+
+    async def send_head(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            await send(message)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            raise _HeadSent
+
+    with suppress(_HeadSent):
+        await response({**scope, "state": {}}, receive, send_head)
 
 
 def not_allowed(endpoints: Mapping[str, Endpoint]) -> Problem:
@@ -292,7 +331,7 @@ async def _nowhere(_scope: ASGIScope, _receive: Receive, _send: Send) -> None:
 async def _preflight(scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Tell a browser that a page of an allowed site may ask."""
     headers = {
-        "access-control-allow-methods": "GET, POST, PUT, DELETE",
+        "access-control-allow-methods": "GET, HEAD, POST, PUT, DELETE",
         "access-control-allow-headers": "authorization, content-type, idempotency-key, last-event-id, prefer, traceparent, actgent-events",
         "access-control-max-age": "600",
     }

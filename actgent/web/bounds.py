@@ -1,5 +1,6 @@
 """How much a gateway takes, of one token and of all: what is full is refused at once, and never waits."""
 
+import ipaddress
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,11 @@ class GatewayLimits:
     """Seconds in which a connection may be without a request."""
     connections: int = attrs.field(default=10_000, validator=_count)
     requests: int = attrs.field(default=64, validator=_count)
-    """Requests and streams of one token at a time."""
+    """Requests of one token at a time, without streams."""
+    streams: int = attrs.field(default=1000, validator=_count)
+    """Streams of one token at a time: a token of a back end may follow sessions of many people."""
+    wrong_tokens: int = attrs.field(default=100, validator=_count)
+    """Unknown tokens and keys that one address may send in a minute; further ones are answered 429."""
     messages: int | None = attrs.field(default=100, validator=_count_if_any)
     """Messages of one token that have not ended; None: as many as there are, which nobody counts then."""
     rate: float = attrs.field(default=20.0, validator=_seconds)
@@ -79,6 +84,12 @@ class TokenMeter:
     filled: float
     """When that was so, by trio's clock."""
     running: int = 0
+    streams: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a request of it is not answered, or a stream open."""
+        return bool(self.running or self.streams)
 
 
 class Meters:
@@ -87,38 +98,65 @@ class Meters:
     def __init__(self, limits: GatewayLimits) -> None:
         self._limits = limits
         self._meters: OrderedDict[str, TokenMeter] = OrderedDict()
+        self._wrong: OrderedDict[str, TokenMeter] = OrderedDict()
+        """By address, those that sent unknown tokens."""
 
     @contextmanager
-    def entered(self, digest: str, *, now: float) -> Iterator[None]:
+    def entered(self, digest: str, *, now: float, is_stream: bool = False) -> Iterator[None]:
         """Count a request for the block.
 
         Args:
             digest: Of its token.
             now: By trio's clock.
+            is_stream: True if it is answered by a stream.
 
         Raises:
             Problem: the token asks for too much.
         """
         meter = self._of(digest, now)
         self._take(meter, now)
-        if meter.running >= self._limits.requests:
-            raise Problem(
-                "too-many-requests",
-                f"this token may have {counted(self._limits.requests, 'request or stream', 'requests and streams')} open: close one",
-                limit="requests",
-                value=self._limits.requests,
-            )
-        meter.running += 1
+        if is_stream:
+            _check_below(meter.streams, self._limits.streams, "streams", "stream")
+            meter.streams += 1
+        else:
+            _check_below(meter.running, self._limits.requests, "requests", "request")
+            meter.running += 1
         try:
             yield
         finally:
-            meter.running -= 1
+            if is_stream:
+                meter.streams -= 1
+            else:
+                meter.running -= 1
+
+    def note_wrong(self, address: str, *, now: float) -> None:
+        """Count an unknown token. A known token of the same address, which may be that of a proxy, is never refused by this.
+
+        Raises:
+            Problem: The address sent too many in a minute.
+        """
+        most, key = self._limits.wrong_tokens, _network_of(address)
+        meter = self._wrong.setdefault(key, TokenMeter(most, now))
+        self._wrong.move_to_end(key)
+        if len(self._wrong) > MAX_METERS:
+            self._wrong.popitem(last=False)
+        meter.tokens = min(most, meter.tokens + (now - meter.filled) * most / 60)
+        meter.filled = now
+        if meter.tokens < 1:
+            raise Problem(
+                "too-many-requests",
+                f"this address has sent more than {counted(most, 'unknown token')} in a minute",
+                limit="wrong_tokens",
+                value=most,
+                retry_after=max(1, round(60 / most)),
+            )
+        meter.tokens -= 1
 
     def _of(self, digest: str, now: float) -> TokenMeter:
         if (meter := self._meters.get(digest)) is None:
             meter = self._meters[digest] = TokenMeter(self._limits.burst, now)
         self._meters.move_to_end(digest)
-        while len(self._meters) > MAX_METERS and not next(iter(self._meters.values())).running:
+        while len(self._meters) > MAX_METERS and not next(iter(self._meters.values())).is_busy:
             self._meters.popitem(last=False)
         return meter
 
@@ -136,6 +174,26 @@ class Meters:
                 retry_after=seconds,
             )
         meter.tokens -= 1
+
+
+def _check_below(number: int, most: int, limit: str, word: str) -> None:
+    """Refuse one more than so many.
+
+    Raises:
+        Problem: There are as many.
+    """
+    if number >= most:
+        words = f"this token may have {counted(most, word)} open: close one"
+        raise Problem("too-many-requests", words, limit=limit, value=most)
+
+
+def _network_of(address: str) -> str:
+    """Return what stands for a client by its address: of IPv6 the network of 64 bits, which one client has."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address  # noqa: PLR2004 - IPv6
 
 
 @attrs.define(eq=False)

@@ -105,14 +105,17 @@ async def open_inside(
     tokens: TokenStore,
     logins: Logins,
     notify: Sequence[Webhook],
+    *,
+    is_scraped: bool = True,
 ) -> AsyncGenerator[Inside, None]:
-    """Open what works behind the doors, for the block."""
+    """Open what works behind the doors, for the block; `is_scraped` is False where nobody asks for its metrics."""
     journal, raised = journal_of(runtime), None
     async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
         outboxes = [await stack.enter_async_context(open_outbox(each, journal)) for each in notify]
         inside = Inside(
             reach=Reach(runtime, journal),
             limits=limits,
+            meters=Meters(limits),
             messages=OpenMessages(limits.messages),
             tails=Tails(runtime, journal, nursery),
             logins=logins,
@@ -125,7 +128,7 @@ async def open_inside(
         for outbox in outboxes:
             nursery.start_soon(outbox.run)
         try:
-            with runtime.asking_elsewhere(), inside.metrics.counting(nursery):
+            with runtime.asking_elsewhere(), inside.metrics.counting(nursery, is_scraped=is_scraped):
                 yield inside
         except BaseException as error:  # noqa: ASYNC103, BLE001 - raised again below, not wrapped into a group
             raised = error
@@ -150,7 +153,7 @@ def _application(
         doors=Doors(hosts=hosts, origins=origins),
         limits=inside.limits,
         now=now,
-        meters=Meters(inside.limits),
+        meters=inside.meters,
         router=router_of(ENDPOINTS, routes() if dashboard else ()),
         relay=relay,
     )

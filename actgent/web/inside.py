@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 import trio
 
-from .bounds import GatewayLimits, OpenMessages
+from .bounds import GatewayLimits, Meters, OpenMessages
 from .metrics import Metrics
 from .reach import ApprovalList, Reach
 from .streaming.streams import StreamCounts
@@ -49,6 +49,7 @@ class Inside:
 
     reach: Reach
     limits: GatewayLimits
+    meters: Meters
     messages: OpenMessages
     tails: Tails
     streams: StreamCounts = attrs.field(factory=StreamCounts)

@@ -9,7 +9,7 @@ Labels are agents, models, tools, routes and kinds, never sessions, owners or me
 import bisect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import attrs
@@ -174,10 +174,17 @@ class Metrics:
         self._is_past_counted = False
 
     @contextmanager
-    def counting(self, nursery: trio.Nursery) -> Iterator[None]:
-        """Count what happens, for the block; the journal is read in the nursery when totals are asked for."""
+    def counting(self, nursery: trio.Nursery, *, is_scraped: bool = True) -> Iterator[None]:
+        """Count what happens, for the block; the journal is read in the nursery when totals are asked for.
+
+        `is_scraped` is False where nobody asks for metrics: times of the journal and the cluster are not counted then.
+        """
         self._nursery = nursery
-        with self._runtime.stream.counting(self._note), self._hearing_commits(), self._hearing_cluster():
+        with ExitStack() as stack:
+            stack.enter_context(self._runtime.stream.counting(self._note))
+            if is_scraped:
+                stack.enter_context(self._hearing_commits())
+                stack.enter_context(self._hearing_cluster())
             yield
 
     def _note(self, event: Observation) -> None:

@@ -12,12 +12,15 @@ from typing import Any
 import attrs
 import orjson
 
+from actgent.actors.inbox import InboxStatistics
 from actgent.agents.session import Session, face_of
 from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey
+from actgent.messages import Priority
 from actgent.runtime.approval_decisions import approvals_of
+from actgent.runtime.insight import AgentStatistics
 from actgent.runtime.runtime import Runtime
 from actgent.runtime.sessions.opener import SessionOpener
 from actgent.sessions.owner_accounts import is_holder
@@ -102,6 +105,27 @@ class Reach:
         if loaded is None and head.state in ("working", "suspended"):
             loaded = await opener.read_only(head.session_id)
         return face_of(loaded or await opener.find(head.session_id))
+
+    def statistics(self, caller: Caller) -> list[AgentStatistics]:
+        """How each agent is, by name. The figures are those of the caller's own sessions, and of all owners for the scope `metrics`."""
+        found = self.runtime.statistics()
+        if caller.allows("metrics") and caller.owner == caller.token.owner:
+            return list(found)
+        return [self._own_statistics(each, caller.owner) for each in found]
+
+    def _own_statistics(self, known: AgentStatistics, owner: str) -> AgentStatistics:
+        contexts = self.runtime.agents.opener(known.agent).running.sessions.values()
+        own = [each for each in contexts if each.works_for == owner]
+        waiting = [[message.priority is Priority.URGENT for message in each.mail.waiting] for each in own]
+        inbox = InboxStatistics(
+            waiting=sum(each.count(False) for each in waiting),
+            urgent=sum(each.count(True) for each in waiting),
+            claimed=sum(each.turn is not None for each in own),
+            senders=0,
+            sessions=sum(each.mail.pending > 0 for each in own),
+        )
+        suspended = sum(each.suspension is not None for each in own)
+        return attrs.evolve(known, inbox=inbox, sessions=len(own), suspended=suspended)
 
     def opener(self, agent: str) -> SessionOpener:
         """Return what opens the sessions of an agent.

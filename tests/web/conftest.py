@@ -15,7 +15,7 @@ from actgent.web.bounds import GatewayLimits
 from actgent.web.tokens import new_token
 
 ALL = ("chat", "approve", "journal")
-OWNERS = {"chatter": "ada", "auditor": "ada"}
+OWNERS = {"chatter": "ada", "auditor": "ada", "watcher": "ada"}
 """Tokens of an owner with another name."""
 
 
@@ -69,6 +69,7 @@ async def open_served(*, journal="memory:", agents=None, limits=None, **options)
             "bob": ALL,
             "reader": ("read",),
             "chatter": ("chat",),
+            "watcher": ("read",),
             "auditor": ("journal", "read"),
             "root": ("admin",),
             "service": ("chat", "impersonate:*"),

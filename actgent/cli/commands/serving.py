@@ -24,6 +24,7 @@ def serve(
     host: Repeated = (),
     tls_cert: str | None = None,
     tls_key: str | None = None,
+    streams: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     notify: NotifyOptions | None = None,
     broker: str | None = None,
     pool: str | None = None,
@@ -45,6 +46,7 @@ def serve(
         host: A name by which it is asked, as browsers send it; may be given several times.
         tls_cert: A certificate, where no proxy in front speaks TLS.
         tls_key: Its key.
+        streams: Streams that one token may have open at a time; 1,000 without it.
         notify: Who is told of what happens.
         broker: The broker of a cluster, amqps://USER:PASSWORD@HOST/VHOST; with --pool, or without a target, the variable
             ACTGENT_BROKER says it, which no list of processes shows.
@@ -64,6 +66,7 @@ def serve(
         hosts=host,
         tls_cert=tls_cert,
         tls_key=tls_key,
+        streams=streams,
         notify=notify or NotifyOptions(),
         broker=broker,
         pool=pool,

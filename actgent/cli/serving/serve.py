@@ -42,6 +42,7 @@ class ServeOptions:
     hosts: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
+    streams: int | None = None
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
     broker: str | None = None
     pool: str | None = None
@@ -64,6 +65,7 @@ class ServeOptions:
             "--host": self.hosts,
             "--tls-cert": [self.tls_cert],
             "--tls-key": [self.tls_key],
+            "--streams": [None if self.streams is None else str(self.streams)],
             "--broker": [self.broker],
             "--pool": [self.pool],
             "--name": [self.name],
@@ -96,7 +98,7 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
             tokens=options.tokens,
             hosts=options.hosts,
             origins=options.origins,
-            limits=GatewayLimits(grace=GRACE),
+            limits=_limits_of(options),
             tls=tls,
             notify=notify,
         ) as gateway,
@@ -204,6 +206,11 @@ def _tell_manager(state: str) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel, suppress(OSError):
         channel.settimeout(0)
         channel.sendto(state.encode(), address.replace("@", "\0", 1))
+
+
+def _limits_of(options: ServeOptions) -> GatewayLimits:
+    known = GatewayLimits(grace=GRACE)
+    return known if options.streams is None else attrs.evolve(known, streams=options.streams)
 
 
 def _tls_of(options: ServeOptions) -> ssl.SSLContext | None:

@@ -28,15 +28,18 @@ TOTALS = {
 
 async def list_agents(call: HTTPCall) -> Response:
     """The agents that run."""
-    agents = call.gateway.reach.runtime.agents
-    found = [of_agent(agents[name], agents.opener(name)) for name in sorted(agents)]
+    reach = call.gateway.reach
+    agents, known = reach.runtime.agents, {each.agent: each for each in reach.statistics(call.caller)}
+    found = [of_agent(agents[name], agents.opener(name), known[name]) for name in sorted(agents)]
     return JSON({"items": found, "next": None})
 
 
 async def get_agent(call: HTTPCall) -> Response:
     """One agent: what it says of itself, its modes and tools."""
-    opener = call.gateway.reach.known_opener(call.path["a"])
-    return JSON(of_agent(call.gateway.reach.runtime.agents[call.path["a"]], opener))
+    reach, name = call.gateway.reach, call.path["a"]
+    opener = reach.known_opener(name)
+    known = next(each for each in reach.statistics(call.caller) if each.agent == name)
+    return JSON(of_agent(reach.runtime.agents[name], opener, known))
 
 
 async def live(_: HTTPCall) -> Response:
@@ -83,9 +86,9 @@ async def _unwritable(journal: Journal) -> Iterable[str]:
 
 
 async def statistics(call: HTTPCall) -> Response:
-    """What the agents do now, and for admins how much there is."""
+    """What the agents do now, of the caller's own sessions; with the scope metrics of all, and for admins how much there is."""
     reach = call.gateway.reach
-    agents = {each.agent: attrs.asdict(each) for each in reach.runtime.statistics()}
+    agents = {each.agent: attrs.asdict(each) for each in reach.statistics(call.caller)}
     if "totals" in call.query and call.caller.allows("metrics"):
         await call.gateway.metrics.wait_past()
         agents = {name: {**each, **call.gateway.metrics.totals(name)} for name, each in agents.items()}

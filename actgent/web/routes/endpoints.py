@@ -79,6 +79,8 @@ class HTTPCall:
     """The query as it was sent."""
     id: str
     """Of the request, for logs and errors."""
+    client: str
+    """The address of the client, or of a proxy before it."""
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Mapping[str, Any]

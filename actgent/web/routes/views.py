@@ -19,6 +19,7 @@ from actgent.journal.base import SessionSummary
 from actgent.journal.records import Accepted, Finished, Rated, Record, Said
 from actgent.messages import File, Medium, Message, Part, Text, ToolCall, ToolResult, Usage
 from actgent.runtime.directory import AgentCard
+from actgent.runtime.insight import AgentStatistics
 from actgent.runtime.sessions.opener import SessionOpener
 
 MAX_WAITING = 100
@@ -142,8 +143,8 @@ def of_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def of_agent(card: AgentCard, opener: SessionOpener) -> dict[str, Any]:
-    """An agent: what it says of itself, its modes, tools, limits, and what waits for it."""
+def of_agent(card: AgentCard, opener: SessionOpener, known: AgentStatistics) -> dict[str, Any]:
+    """An agent: what it says of itself, its modes, tools, limits, and what waits for it, as far as the caller may know."""
     running = opener.running
     turns = running.runner.turn_lifecycle
     modes = running.core.modes
@@ -155,14 +156,9 @@ def of_agent(card: AgentCard, opener: SessionOpener) -> dict[str, Any]:
             for spec in running.core.calling.registry.specs()
         ],
         "limits": attrs.asdict(turns.options.limits or turns.limits),
-        **of_work(opener),
+        "inbox": attrs.asdict(known.inbox),
+        "sessions": known.sessions,
     }
-
-
-def of_work(opener: SessionOpener) -> dict[str, Any]:
-    """What waits for an agent, and how many of its sessions are in memory."""
-    running = opener.running
-    return {"inbox": attrs.asdict(running.inbox.statistics()), "sessions": len(running.sessions)}
 
 
 def of_rating(rating: Rated) -> dict[str, Any]:

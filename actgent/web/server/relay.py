@@ -79,6 +79,7 @@ _OF_GATEWAY = frozenset(
         agents.list_webhooks,
         agents.redeliver,
         signing_in.exchange_key,
+        signing_in.get_token,
     }
 )
 """What a gateway answers by itself that hosts no agents."""

@@ -7,30 +7,60 @@ for each head, each body and each send.
 
 import math
 import os
+import re
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import orjson
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, Updated
+from hypercorn.events import Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 from hypercorn.utils import wrap_app
 
 from actgent.errors import ConfigurationError
+from actgent.messages import new_id
 from actgent.web.bounds import GatewayLimits
+from actgent.web.problems import MEDIA_TYPE, Problem
 
 from .addresses import split_address
 from .framing import DIRECT, Framing
 
 BACKLOG = 1000
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-)
+_EMPTY = re.compile(rb"HTTP/1\.1 (4\d\d) (?:.|\r\n)*\r\n\r\n")
+
+
+def _problem(status: int, reason: str, problem: Problem) -> bytes:
+    """An error of the server below the application, as a whole answer, after which the connection ends."""
+    body = orjson.dumps({**problem.document(new_id()), "status": status})
+    extra = "".join(f"{name}: {value}\r\n" for name, value in problem.headers.items())
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\ncontent-type: {MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
+        f"cache-control: no-store\r\n{extra}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def _full() -> bytes:
+    return _problem(
+        503, "Service Unavailable", Problem("unavailable", "there are as many connections as may be")
+    )
+
+
+def _worded(data: bytes) -> bytes:
+    """What Hypercorn sends; an answer without a body to what is no request gets one."""
+    found = _EMPTY.fullmatch(data)
+    if found is None or b"content-length: 0\r\n" not in data or b"connection: close\r\n" not in data:
+        return data
+    problem = Problem(
+        "malformed-request", "what came is no request of HTTP/1.1, or one that could be read in two ways"
+    )
+    return _problem(int(found[1]), "Bad Request", problem)
 
 
 class LimitedStream:
@@ -140,6 +170,8 @@ class _Connection(TCPServer):
     stream: LimitedStream  # type: ignore[assignment]  # as much of a stream as is used
 
     async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, RawData) and event.data.startswith(b"HTTP/1.1 4"):
+            event = RawData(data=_worded(event.data))
         await super().protocol_send(event)
         if isinstance(event, Updated) and event.idle and self.stream.is_over:
             await self.idle_task.stop()
@@ -165,7 +197,7 @@ class Server:
         """Serve one connection to its end."""
         if self.connections >= self._limits.connections:
             with trio.move_on_after(1):
-                await stream.send_all(_FULL)
+                await stream.send_all(_full())
             await trio.aclose_forcefully(stream)
             return
         self._streams.add(stream)

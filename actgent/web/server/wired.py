@@ -125,6 +125,7 @@ class WiredApplication:
             address=PREFIX + request.path,
             search=request.query,
             id=answer.id,
+            client="",
             path=path,
             query=read_query(endpoint, request.query),
             body=_body_of(endpoint, request, self.inside.limits),

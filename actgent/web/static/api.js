@@ -37,6 +37,17 @@ export function address(path, query = {}) {
   return `v1${path}${text && "?" + text}`;
 }
 
+let scopes = []; // what the token may, as the gateway says
+
+// Asks the gateway what the token may; pages leave out controls of other scopes.
+export async function learnScopes(options) {
+  const token = await get("/token", {}, options);
+  scopes = token.scopes;
+  return token;
+}
+
+export const may = (scope) => scopes.includes(scope);
+
 export async function ask(verb, path, { query, body, accept, signal, ...more } = {}) {
   const sent = body === undefined ? {} : { "content-type": "application/json" };
   const response = await fetch(address(path, query), {

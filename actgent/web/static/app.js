@@ -2,7 +2,7 @@
 
 import { render } from "./vendor/preact.js";
 import { useEffect, useLayoutEffect, useState } from "./vendor/hooks.js";
-import { forget, get, key, signIn, takeKey } from "./api.js";
+import { forget, get, key, learnScopes, may, signIn, takeKey } from "./api.js";
 import { Failed, Live, Loading, count, html, useLink, usePolled } from "./parts.js";
 import { start } from "./live.js";
 import { Modal } from "./modal.js";
@@ -15,7 +15,7 @@ const PAGES = [
   { name: "Schedules", letter: "t", load: async () => (await import("./pages/schedules.js")).Schedules },
   { name: "Budgets", letter: "b", load: async () => (await import("./pages/budgets.js")).Budgets },
   { name: "Provider limits", place: "governors", letter: "l", load: async () => (await import("./pages/governors.js")).Governors },
-  { name: "Journal", letter: "j", load: async () => (await import("./pages/journal.js")).Journal },
+  { name: "Journal", letter: "j", scope: "journal", load: async () => (await import("./pages/journal.js")).Journal },
 ].map((page) => ({ place: page.name.toLowerCase(), ...page }));
 const SESSION = { place: "session", name: "Session", load: async () => (await import("./pages/session.js")).Session };
 const KEYS = [
@@ -126,6 +126,7 @@ function Frame({ onOut }) {
   const turnTheme = useTheme();
   useKeys(() => setHelp(true));
   const link = useLink();
+  const token = usePolled((signal) => learnScopes({ signal }), [], { every: 60000 });
   const now = usePolled((signal) => get("/statistics", {}, { signal }), [], { on: ({ name }) => name === "head" || name === "agent" });
   const asked = usePolled((signal) => get("/approvals", { limit: 100 }, { signal }), [], { on: isOfApprovals });
   const failed = usePolled((signal) => get("/errors", {}, { signal }), [], { on: ({ name }) => name === "error" });
@@ -140,7 +141,7 @@ function Frame({ onOut }) {
   }, [now.error]);
   const signedIn = () => {
     setRefused(false);
-    for (const each of [now, asked, failed]) each.again();
+    for (const each of [token, now, asked, failed]) each.again();
   };
   const counts = {
     agents: now.data && Object.keys(now.data.agents).length,
@@ -168,14 +169,16 @@ function Frame({ onOut }) {
       <button class="btn" onClick=${() => onOut("")}>Sign out</button>
     </header>
     <nav aria-label="Pages">
-      ${PAGES.map(
+      ${PAGES.filter((each) => !each.scope || may(each.scope)).map(
         (each) => html`<a href="#/${each.place}" aria-current=${each === listed ? "page" : undefined}>
           ${each.name}${each.place in counts && html`<span class="n ${each.place === "approvals" && counts.approvals ? "hot" : ""}">${count(counts[each.place])}</span>`}
         </a>`,
       )}
     </nav>
     <main id="main" tabindex="-1">
-      <${Shown} key=${page === SESSION ? at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />
+      ${!token.data && !token.error && html`<${Loading} what=${page.name.toLowerCase()} />`}
+      ${token.error && !token.data && html`<${Failed} error=${token.error} what="What the token may" again=${token.again} />`}
+      ${token.data && html`<${Shown} key=${page === SESSION ? at.parts[1] + at.query.agent : page.place} page=${page} id=${at.parts[1]} agent=${at.query.agent} parts=${at.parts} query=${at.query} now=${now.data} asked=${asked} failed=${failed} />`}
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
     ${refused && html`<${Modal} label="Sign in"><${SignIn} message="The key is not known here, or it is too old." onKey=${signedIn} /></${Modal}>`}`;

@@ -61,7 +61,8 @@ export function Bar({ used, apart, of }) {
 export const lasted = (milliseconds) => (milliseconds < 1000 ? `${Math.round(milliseconds)} ms` : `${(milliseconds / 1000).toFixed(1)} s`);
 export const count = (number) => (number == null ? "–" : number.toLocaleString());
 export const counted = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars < 1 ? 3 : 2)}`);
+// Dollars with as many digits as tell them from nothing: $12.30, $0.420, $0.00042.
+export const money = (dollars) => (dollars == null ? "unknown" : dollars === 0 ? "$0" : `$${dollars.toFixed(dollars >= 1 ? 2 : Math.max(3, 1 - Math.floor(Math.log10(dollars))))}`);
 
 const SOON = 1000; // milliseconds between two times that something is asked for because of what was heard
 

@@ -120,7 +120,7 @@ class Watching:
         """The agents that are otherwise than they were told last."""
         if "agents" not in self.kinds:
             return
-        for each in self.reach.runtime.statistics():
+        for each in self.reach.statistics(self.caller):
             if self._agents.get(each.agent) != each:
                 self._agents[each.agent] = each
                 yield frame("agent", attrs.asdict(each))

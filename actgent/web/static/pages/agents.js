@@ -29,7 +29,7 @@ export function Agents({ now, failed }) {
         (each) => html`<section class="panel" key=${each.name} aria-label=${each.name}>
           <h2><a href="#/sessions?agent=${encodeURIComponent(each.name)}">${each.name}</a> <${Warnings} inbox=${each.inbox} now=${now?.agents[each.name]} failures=${failures(each.name)} /></h2>
           <div class="b">
-            <p>${each.description || each.role || html`<span class="dim">No description.</span>`}</p>
+            <p>${[each.role, each.goal].filter(Boolean).join(": ") || each.capabilities || html`<span class="dim">No role and no goal.</span>`}</p>
             <dl class="kv">
               <dt>Sessions in memory</dt><dd>${count(each.sessions)}</dd>
               ${Object.entries(WORDS).map(([name, words]) => html`<dt>${words}</dt><dd>${count(each.inbox[name])}</dd>`)}

@@ -1,7 +1,7 @@
 // Tool calls that wait for people: one at a time, the oldest first, by keys or buttons.
 
 import { useEffect, useLayoutEffect, useState } from "../vendor/hooks.js";
-import { ask, get, path } from "../api.js";
+import { ask, get, may, path } from "../api.js";
 import { Modal } from "../modal.js";
 import { Ago, Empty, Failed, Loading, counted, html, sessionLink } from "../parts.js";
 import { FormFields, fieldsOf, valuesOf } from "../form.js";
@@ -44,7 +44,8 @@ function Several({ calls, onDone, onClose }) {
   const isOver = state.failed.length > 0 && !state.busy;
   return html`<${Modal} label="Approve ${counted(calls.length, "call")}" onClose=${onClose}><div class="stack">
     <h2>Approve ${counted(calls.length, "call")}?</h2>
-    <ul class="plain listed" tabindex="0">${calls.map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> <span class="mono dim">${JSON.stringify(each.arguments)}</span></li>`)}</ul>
+    <ul class="plain listed" tabindex="0">${calls.map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <span class="mono">${each.session_id}</span>${each.question && html`<p class="said">${each.question}</p>`}
+      <p class="mono dim">${JSON.stringify(each.arguments)}</p></li>`)}</ul>
     ${state.failed.map(({ each, error }) => html`<p class="err" role="alert"><b class="mono">${each.tool}</b> ${error.message}</p>`)}
     <div class="row">${!isOver && html`<button class="btn main" disabled=${state.busy} onClick=${run}>${state.busy ? `${state.done} of ${calls.length} …` : "Approve all"}</button>`}
       <button class="btn" autofocus disabled=${state.busy} onClick=${onClose}>${isOver ? "Close" : "Cancel"}</button></div></div></${Modal}>`;
@@ -90,7 +91,7 @@ export function Decision({ approval, onDone, keys = false }) {
     return decide({ edit: edited });
   };
   useLayoutEffect(() => {
-    if (!keys) return undefined;
+    if (!keys || !may("approve")) return undefined;
     const pressed = (event) => {
       if (event.target.closest("input, textarea, select, dialog") || document.querySelector("dialog[open]") || event.ctrlKey || event.metaKey) return;
       if (event.key === "a") decide({ approve: {} });
@@ -109,11 +110,12 @@ export function Decision({ approval, onDone, keys = false }) {
     ${approval.risk && html`<p class="risk ${approval.risk}">Risk: ${approval.risk}</p>`}
     <pre>${JSON.stringify(approval.arguments, null, 2)}</pre>
     ${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}
-    ${asked.length > 0 && !way && html`<form aria-label="What it asks for" onSubmit=${fill}>
+    ${!may("approve") && html`<p class="dim">To decide takes the scope approve.</p>`}
+    ${may("approve") && asked.length > 0 && !way && html`<form aria-label="What it asks for" onSubmit=${fill}>
       <${FormFields} asked=${asked} id=${approval.id} />
       <div class="row"><button class="btn main" disabled=${state.busy}>${approval.again ? "Approve with this" : "Send this"}</button></div>
     </form>`}
-    ${way
+    ${may("approve") && (way
       ? html`<form onSubmit=${send}>
           <label for="text-${approval.id}">${labels[way]}</label>
           <textarea id="text-${approval.id}" rows=${way === "edit" ? 8 : 2} value=${text} onInput=${(event) => setText(event.target.value)} autofocus></textarea>
@@ -125,7 +127,7 @@ export function Decision({ approval, onDone, keys = false }) {
           <button class="btn" onClick=${() => begin("edit")}>Edit ${keys && html`<kbd>e</kbd>`}</button>
           <button class="btn" onClick=${() => begin("respond")}>Answer ${keys && html`<kbd>w</kbd>`}</button>
           <button class="btn bad" onClick=${() => begin("reject")}>Reject ${keys && html`<kbd>r</kbd>`}</button>
-        </div>`}
+        </div>`)}
   </div>`;
 }
 
@@ -148,8 +150,8 @@ export function Approvals({ asked }) {
       <${Before} key=${`before ${first.id}`} approval=${first} />
     </section>`}
     ${open.length > 1 &&
-    html`<section class="panel" aria-label="Behind it"><h2>Behind it <span class="sp"></span>${plain.length > 1 && html`<button class="btn" onClick=${() => setSeveral(plain)}>Approve ${plain.length === open.length ? "all " : ""}${plain.length} …</button>`}</h2><ul class="plain">
-      ${open.slice(1).map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <a class="mono" href=${sessionLink(sessionOf(each))}>${each.session_id}</a>, <${Ago} at=${each.created_at} /></li>`)}
+    html`<section class="panel" aria-label="Behind it"><h2>Behind it <span class="sp"></span>${plain.length > 1 && may("approve") && html`<button class="btn" onClick=${() => setSeveral(plain)}>Approve ${plain.length === open.length ? "all " : ""}${plain.length} …</button>`}</h2><ul class="plain">
+      ${open.slice(1).map((each) => html`<li key=${each.id}><b class="mono">${each.tool}</b> of ${each.agent} in <a class="mono" href=${sessionLink(sessionOf(each))}>${each.session_id}</a>, <${Ago} at=${each.created_at} />${each.question && html`<br />${each.question}`}</li>`)}
     </ul></section>`}
     ${several && html`<${Several} calls=${several} onDone=${isDone} onClose=${() => setSeveral(null)} />`}`;
 }

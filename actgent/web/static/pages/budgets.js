@@ -14,11 +14,13 @@ function rowsOf(budget) {
 
 function Row({ row: { budget, name, limit, used, apart } }) {
   const session = { id: budget.session_id, agent: budget.agent };
+  const taken = `${amount(name, used)}${apart ? ` + ${amount(name, apart)} set apart` : ""}`;
   return html`<tr>
-    <td>${budget.turn && html`<span title=${budget.turn}>a turn of </span>`}<a class="mono cut" title=${budget.session_id} href=${sessionLink(session)}>${budget.session_id}</a> <span class="dim">${budget.agent} for ${budget.owner}</span></td>
-    <td>${name.replaceAll("_", " ")}</td>
-    <td><${Bar} used=${used} apart=${apart} of=${limit} /></td>
-    <td class="r">${amount(name, used)}${apart ? ` + ${amount(name, apart)} set apart` : ""}</td><td class="r">${amount(name, limit)}</td>
+    <td class="wide">${budget.turn && html`<span title=${budget.turn}>a turn of </span>`}<a class="mono cut" title=${budget.session_id} href=${sessionLink(session)}>${budget.session_id}</a> <span class="dim">${budget.agent} for ${budget.owner}</span>
+      <div class="below">${name.replaceAll("_", " ")}: ${taken} of ${amount(name, limit)}<${Bar} used=${used} apart=${apart} of=${limit} /></div></td>
+    <td class="aside">${name.replaceAll("_", " ")}</td>
+    <td class="aside"><${Bar} used=${used} apart=${apart} of=${limit} /></td>
+    <td class="r aside">${taken}</td><td class="r aside">${amount(name, limit)}</td>
   </tr>`;
 }
 
@@ -31,7 +33,7 @@ export function Budgets() {
     ${list.isThere && rows.length === 0 && html`<${Empty} title="Nothing is bounded">Agents take limits=Limits(...); a session has its own when it is made with limits.</${Empty}>`}
     ${rows.length > 0 &&
     html`<div class="panel scroll" tabindex="0" role="group" aria-label="Budgets"><table>
-      <thead><tr><th scope="col">Whose</th><th scope="col">Limit</th><th scope="col">Share</th><th scope="col" class="r">Used</th><th scope="col" class="r">Of</th></tr></thead>
+      <thead><tr><th scope="col">Whose</th><th scope="col" class="aside">Limit</th><th scope="col" class="aside">Share</th><th scope="col" class="r aside">Used</th><th scope="col" class="r aside">Of</th></tr></thead>
       <tbody>${rows.map((row) => html`<${Row} key=${row.budget.agent + row.budget.session_id + row.budget.turn + row.name} row=${row} />`)}</tbody>
     </table></div>`}
     <${Pages} list=${list} />`;

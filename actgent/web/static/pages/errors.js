@@ -12,6 +12,7 @@ const ADVICE = {
   deadline: "It waited too long: look at what its agent was doing.",
   journal: "The journal could not be written: look at its disk or server.",
   internal: "A mistake in the program or in actgent: the log has its traceback.",
+  tool: "The model was told, and may have gone on without it: look at the session, and at the tool.",
   "dead letter": "Nobody of that name took it: start the agent, then send it again with runtime.send_again().",
 };
 
@@ -20,7 +21,8 @@ function Group({ group }) {
   return html`<section class="panel" aria-label="${group.kind} ${group.error}">
     <h2>${group.kind} <span class="tag bad flat">${count(group.count)}</span> <span class="dim mono">${group.error}</span></h2>
     <div class="b stack">
-      <p class="err">${group.words || "It was raised by code outside of actgent, whose words are not shown: the log has them."}</p>
+      <p class="err">${group.cause || group.words || "It was raised by code outside of actgent: the scope journal shows its words."}</p>
+      ${group.tools?.length > 0 && html`<p>${group.tools.length === 1 ? "Tool" : "Tools"}: <span class="mono">${group.tools.join(", ")}</span></p>`}
       ${ADVICE[group.kind] && html`<p>${ADVICE[group.kind]}</p>`}
       <p class="dim">${group.agents.join(", ")} · first <${Ago} at=${group.first_at} />, last <${Ago} at=${group.last_at} /></p>
       ${newest &&
@@ -34,7 +36,7 @@ function Group({ group }) {
 export function Errors({ failed }) {
   const groups = failed.data?.items || [];
   const whole = groups.reduce((sum, each) => sum + each.count, 0);
-  return html`<div class="head"><h1>Errors</h1>${failed.data && html`<p role="status">${count(whole)} since the program began, ${counted(groups.length, "kind")}</p>`}</div>
+  return html`<div class="head"><h1>Errors</h1>${failed.data && html`<p role="status">${count(whole)} of ${counted(groups.length, "kind")}</p>`}</div>
     ${failed.error && html`<${Failed} error=${failed.error} what="The list of errors" again=${failed.again} since=${failed.at} />`}
     ${!failed.data && !failed.error && html`<${Loading} what="errors" />`}
     ${groups.map((each) => html`<${Group} key=${each.kind + each.error} group=${each} />`)}

@@ -1,7 +1,7 @@
 // What readers think of an answer: a thumb, and words; the latest of each reader stands.
 
 import { useState } from "../vendor/hooks.js";
-import { ask, path } from "../api.js";
+import { ask, may, path } from "../api.js";
 import { html } from "../parts.js";
 
 const GOOD = 0.5; // a score that is higher, of 0 to 1, is a good one
@@ -33,13 +33,14 @@ export function Feedback({ turn, session }) {
     give(state.score, { comment: given.comment, ...(given.expected ? { expected: given.expected } : {}) });
   };
   const ratings = Object.values(turn.ratings);
+  if (!may("chat") && !ratings.length) return null;
   return html`<div class="feedback">
     ${ratings.map((each) => html`<${Judged} key=${each.by} rating=${each} />`)}
-    <div class="row" role="group" aria-label="What do you think of the answer?">
+    ${may("chat") && html`<div class="row" role="group" aria-label="What do you think of the answer?">
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 1} onClick=${() => give(1)} aria-label="Good answer"><${Thumb} up=${true} /></button>
       <button class="btn thumb" disabled=${state.busy} aria-pressed=${state.score === 0} onClick=${() => give(0)} aria-label="Bad answer"><${Thumb} up=${false} /></button>
       ${state.error && html`<span class="err" role="alert">It was not kept: ${state.error.message}</span>`}
-    </div>
+    </div>`}
     ${state.score !== null && !state.busy && !state.error &&
     html`<form class="stack tight" onSubmit=${send}>
       <p class="dim" role="status">It is kept. Words help who reads it later.</p>

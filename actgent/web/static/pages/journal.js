@@ -1,7 +1,7 @@
 // A session as it was after each of its records: what was written, its state, what was said; and copies that go on from there.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { ask, blob, get, path } from "../api.js";
+import { ask, blob, get, may, path } from "../api.js";
 import { Ago, Empty, Failed, Loading, Tag, count, counted, html, journalLink, sessionLink, usePolled } from "../parts.js";
 import { Modal } from "../modal.js";
 import { changesOf, sentenceOf } from "./records.js";
@@ -131,7 +131,7 @@ function Fork({ session, at, onClose }) {
   };
   return html`<${Modal} label="Fork from record ${at}" onClose=${onClose}><form class="stack" onSubmit=${send}>
     <h2>Fork from record ${at}</h2>
-    <p class="dim">A copy of the session as it was then goes its own way; this one stays as it is.</p>
+    <p class="dim">A copy of the session as it was then goes its own way, and an open turn in it goes on at once; this one stays as it is.</p>
     ${state.error && html`<p class="err" role="alert">${state.error.message}</p>`}
     <label for="fork-message">Say to the copy</label>
     <textarea id="fork-message" name="message" rows="3" placeholder="nothing: it only stands there"></textarea>
@@ -162,7 +162,7 @@ function Past({ session, wanted }) {
   const [at, setAt] = useState(Math.min(Math.max(1, wanted || last), last));
   const [forks, setForks] = useState(false);
   const go = (number) => setAt(Math.min(Math.max(1, number), last));
-  useKeys({ "[": () => go(at - 1), "]": () => go(at + 1), F: () => setForks(true) });
+  useKeys({ "[": () => go(at - 1), "]": () => go(at + 1), F: () => may("chat") && setForks(true) });
   // At once: a link that is followed in between would be taken back.
   useLayoutEffect(() => history.replaceState(null, "", journalLink(session, at)), [at]);
   const query = { agent: session.agent };
@@ -179,7 +179,7 @@ function Past({ session, wanted }) {
   }, [at, written.data === null]);
   return html`<div class="head"><h1>Journal</h1><p>session <a class="mono" href=${sessionLink(session)}>${session.id}</a> of ${session.agent}, ${counted(last, "record")}</p><span class="sp"></span>
       <${Compare} session=${session} /><${Export} session=${session} />
-      <button class="btn main" onClick=${() => setForks(true)}>Fork from ${count(at)} <kbd>F</kbd></button></div>
+      ${may("chat") && html`<button class="btn main" onClick=${() => setForks(true)}>Fork from ${count(at)} <kbd>F</kbd></button>`}</div>
     <${Scrubber} at=${at} last=${last} digest=${past.data?.now.digest} go=${go} />
     ${written.error && html`<${Failed} error=${written.error} what="The list of records" again=${written.again} />`}
     ${past.error && html`<${Failed} error=${past.error} what="The session after record ${at}" again=${past.again} />`}
@@ -187,7 +187,7 @@ function Past({ session, wanted }) {
       <section class="panel" aria-label="Records">${written.data ? html`<${Records} rows=${written.data.items} at=${at} go=${go} />` : !written.error && html`<${Loading} what="records" />`}</section>
       <div class="stack" aria-busy=${past.data?.now.number !== at}>${past.data
         ? html`<${State} past=${past.data.now} before=${past.data.before} /><${Said} past=${past.data.now} agent=${session.agent} /><${ModelView} session=${session} at=${at} />`
-        : !past.error && html`<${Loading} what="the session after record ${at}" />`}</div>
+        : !past.error && !written.error && html`<${Loading} what="the session after record ${at}" />`}</div>
     </div>
     ${forks && html`<${Fork} session=${session} at=${at} onClose=${() => setForks(false)} />`}`;
 }
@@ -261,5 +261,6 @@ function Chosen({ id, query }) {
 }
 
 export function Journal({ parts, query }) {
+  if (!may("journal")) return html`<div class="head"><h1>Journal</h1></div><div class="panel"><${Empty} title="This key does not show it">Records are read with the scope journal.</${Empty}></div>`;
   return parts[1] ? html`<${Chosen} key=${parts[1]} id=${parts[1]} query=${query} />` : html`<${Choice} />`;
 }

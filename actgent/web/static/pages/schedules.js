@@ -1,7 +1,7 @@
 // What sessions are told at a time: the next due first; what is removed can be had back for five seconds.
 
 import { useState } from "../vendor/hooks.js";
-import { ask, get, path } from "../api.js";
+import { ask, get, may, path } from "../api.js";
 import { Empty, Failed, In, Loading, Pages, html, sessionLink, usePages } from "../parts.js";
 
 const WAYS = { all: "Next due", cron: "Repeated", once: "Once" };
@@ -39,7 +39,7 @@ function Row({ each, again }) {
     <td class="aside"><a class="mono cut" title=${each.session_id} href=${sessionLink({ id: each.session_id, agent: each.agent })}>${each.session_id}</a> <span class="dim">${each.agent}</span></td>
     <td class="r">${state.leaves
       ? html`<span class="dim" role="status">goes in 5 s</span> <button class="btn" onClick=${undo} aria-label="Keep ${each.description}">Undo</button>`
-      : html`<button class="btn bad" onClick=${remove} aria-label="Remove ${each.description}">Remove</button>`}</td>
+      : may("chat") && html`<button class="btn bad" onClick=${remove} aria-label="Remove ${each.description}">Remove</button>`}</td>
   </tr>`;
 }
 

@@ -1,7 +1,7 @@
 // One session: its turns as they grow, what it costs, and what a person may do: say, interrupt, decide.
 
 import { useEffect, useLayoutEffect, useRef, useState } from "../vendor/hooks.js";
-import { ask, follow, get, path } from "../api.js";
+import { ask, follow, get, may, path } from "../api.js";
 import { Ago, Empty, Failed, Live, Loading, Tag, count, counted, html, journalLink, lasted, money, sessionLink, usePolled } from "../parts.js";
 import { whileSeen } from "../live.js";
 import { Decision } from "./approvals.js";
@@ -181,8 +181,8 @@ export function Session({ id, agent }) {
   return html`<div class="head"><h1 class="mono">${id}</h1><p>${about.agent} for ${about.owner}</p>
       <span class="sp"></span><div class="row"><${Tag} state=${status} />
       <${Live} live=${link.live} again=${link.again} words=${story?.closed ? "ended" : undefined} />
-      <a class="btn" href=${journalLink(about)}>Journal</a>
-      ${status !== "closed" && html`<button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
+      ${may("journal") && html`<a class="btn" href=${journalLink(about)}>Journal</a>`}
+      ${status !== "closed" && may("chat") && html`<button class="btn" onClick=${act("POST", path("sessions", id, "interrupt"), { reason: "by a person" })}>Interrupt</button>
       <button class="btn bad" onClick=${close}>Close</button>`}</div></div>
     ${failure && html`<p class="err" role="alert">${failure.message}</p>`}
     ${head.error && html`<${Failed} error=${head.error} what="The session" again=${head.again} since=${head.at} />`}
@@ -192,10 +192,10 @@ export function Session({ id, agent }) {
       <div class="chat" role=${isTold ? "feed" : "status"} aria-label="Turns">
         ${isTold
           ? story.turns.map((turn, place) => html`<${Turn} key=${turn.id} number=${begin > 0 ? "" : place + 1} turn=${turn} session=${about} growing=${story.growing?.turn === turn.id && story.growing} onDone=${head.again} />`)
-          : link.live || story?.closed ? html`<${Empty} title="Nothing was said yet">Say something below.</${Empty}>` : html`<${Loading} what="what was said" />`}
+          : link.live || story?.closed ? html`<${Empty} title="Nothing was said yet">${may("chat") ? "Say something below." : "What is said appears here."}</${Empty}>` : html`<${Loading} what="what was said" />`}
       </div>
       <div class="end" ref=${end}></div>
-      <${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />
+      ${(may("chat") || status === "closed") && html`<${Say} id=${id} agent=${about.agent} closed=${status === "closed"} />`}
     </section>
     <div class="stack">
       <${Timeline} turn=${story?.turns.at(-1)} />

@@ -1,0 +1,195 @@
+"""What the pages show to whom: by the scopes of the key, by the width of the window, and while the model works."""
+
+import attrs
+import pytest
+import trio
+
+from actgent import Ask, BareAgent, Limits, ProviderUnavailable, ScriptedLLM, ToolCall, tool
+
+TEXT = "document.querySelector('main').innerText"
+BUTTONS = "[...document.querySelectorAll('main button, main .btn')].map(each => each.innerText.trim()).join()"
+CUT = """[...document.querySelectorAll('main, main .scroll')].filter(each => each.scrollWidth > each.clientWidth + 1)
+  .map(each => `${each.className} ${each.scrollWidth} > ${each.clientWidth}`).join()"""
+
+
+@tool(approval=Ask("Is the account right?"))
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@tool
+def reach(place: str) -> str:
+    """Reach a place."""
+    raise RuntimeError(f"no way to {place}")
+
+
+class PricedLLM(ScriptedLLM):
+    """A model whose answers cost little."""
+
+    async def complete(self, chat, **options):
+        answer = await super().complete(chat, **options)
+        return attrs.evolve(answer, usage=attrs.evolve(answer.usage, cost=0.00042))
+
+
+def payer(chat):
+    said = "".join(part.text for part in chat.messages[-1].parts if hasattr(part, "text"))
+    if "reach" in said:
+        return ToolCall("reach", {"place": "mars"})
+    return ToolCall("pay", {"amount": 7}) if "pay" in said else "It is done."
+
+
+def agents():
+    return [
+        BareAgent(
+            "clerk",
+            llm=PricedLLM(payer),
+            tools=[pay, reach],
+            goal="keep the books right",
+            limits=Limits(tokens=10**9),
+        )
+    ]
+
+
+async def say(served, session_id, words, name="ada"):
+    async with served.client(name) as client:
+        await client.put(f"/v1/sessions/{session_id}", json={"agent": "clerk", "limits": {"tokens": 10**9}})
+        said = {"json": {"content": words}, "headers": {"prefer": "wait=20"}}
+        answer = await client.post(f"/v1/sessions/{session_id}/messages", **said)
+        assert answer.status_code in (200, 202), answer.text
+
+
+def link_of(served, name="root"):
+    return f"{served.gateway.url}/#key={served.tokens[name]}"
+
+
+async def test_calls_that_are_approved_together_are_told_apart(serving, screen):
+    """Two equal payments stand in the list with their sessions and their question."""
+    async with serving(agents=agents()) as served:
+        for name in ("north", "south"):
+            await say(served, name, "pay")
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/approvals")
+        await screen.run("document.querySelector('section:nth-of-type(2) h2 button').click()")
+        listed = await screen.until("document.querySelector('dialog .listed').innerText")
+    for words in ("north", "south", "clerk", "Is the account right?"):
+        assert words in listed
+
+
+@pytest.mark.parametrize("width", [390, 360])
+async def test_no_column_is_cut_on_a_phone(stage, screen, width):
+    """At the width of a phone each page shows all of its columns, without scrolling sideways."""
+    link, places = stage
+    await screen.open(link)
+    await screen.until("document.querySelector('tbody a')")
+    await screen.tab.look(width, "light")
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    await screen.tab.call("Emulation.setDeviceMetricsOverride", **size)
+    for name, place in places.items():
+        await screen.go(place)
+        assert await screen.run(CUT) == "", name
+
+
+async def test_figures_and_errors_are_told(serving, screen):
+    """A cost of less than a tenth of a cent is no `$0.000`; the goal describes its agent; a tool that failed is an error."""
+    async with serving(agents=agents()) as served:
+        await say(served, "s1", "reach it")
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1?agent=clerk")
+        about = await screen.until(
+            "document.querySelector('.turn .about').innerText.includes('answered') && document.querySelector('.turn .about').innerText"
+        )
+        assert "$0.00084" in about
+        await screen.go("#/agents")
+        assert "keep the books right" in await screen.run(TEXT)
+        await screen.go("#/errors")
+        shown = await screen.run(TEXT)
+        assert "RuntimeError: no way to mars" in shown
+        assert "Tool: reach" in shown
+
+
+@pytest.mark.parametrize(("name", "has"), [("watcher", False), ("root", True)])
+async def test_controls_of_other_scopes_are_absent(serving, screen, name, has):
+    """A key that only reads sees no control that it may not use; one that may, sees them."""
+    controls = ("Send", "Interrupt", "Close", "Journal", "Approve", "Reject", "Good answer", "Remove")
+    labels = "[...document.querySelectorAll('main [aria-label]')].map(each => each.getAttribute('aria-label')).join()"
+    async with serving(agents=agents()) as served:
+        await say(served, "s1", "hello")
+        await say(served, "s1", "pay")
+        async with served.client() as ada:
+            await ada.post("/v1/sessions/s1/schedules", json={"description": "look", "after": 900})
+        await screen.open(link_of(served, name))
+        await screen.until("document.querySelector('tbody a')")
+        seen = []
+        for place in ("#/sessions/s1?agent=clerk", "#/approvals", "#/schedules"):
+            await screen.go(place)
+            await screen.until("!document.querySelector('main').innerText.includes('Loading')")
+            if place.startswith("#/sessions"):
+                await screen.until("document.querySelectorAll('.turn').length === 2")
+            seen.append(f"{await screen.run(BUTTONS)} {await screen.run(labels)}")
+        assert {each: each in " ".join(seen) for each in controls} == dict.fromkeys(controls, has)
+        assert ("Journal" in await screen.run("document.querySelector('nav').innerText")) == has
+
+
+async def test_a_journal_that_the_key_does_not_show_says_so(serving, screen):
+    """The page of a journal names the scope that it takes, and does not load for ever."""
+    async with serving(agents=agents()) as served:
+        await say(served, "s1", "hello")
+        await screen.open(link_of(served, "watcher"))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.run("location.hash = '#/journal/s1?agent=clerk'")
+        await screen.until("document.querySelector('main').innerText.includes('scope journal')")
+        assert "Loading" not in await screen.run(TEXT)
+
+
+async def test_a_journal_whose_records_cannot_be_had_does_not_load_for_ever(serving, screen, monkeypatch):
+    """Where the records are refused, the error stands alone."""
+    from actgent.web.problems import Problem
+    from actgent.web.routes import past
+
+    async def refuse(call):
+        raise Problem("unavailable", "the journal is being moved")
+
+    endpoint = next(each for each in past.ENDPOINTS if each.path == "/sessions/{id}/records")
+    async with serving(agents=agents()) as served:
+        await say(served, "s1", "hello")
+        monkeypatch.setattr(type(endpoint), "__setattr__", object.__setattr__)
+        monkeypatch.setattr(endpoint, "answer", refuse)
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.run("location.hash = '#/journal/s1?agent=clerk'")
+        await screen.until("document.querySelector('main').innerText.includes('is being moved')")
+        assert "Loading" not in await screen.run(TEXT)
+        screen.tab.complaints.clear()  # the browser logs each refusal
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_turn_is_timed_while_the_model_works(serving, screen, fails):
+    """The badge says `working` as soon as the turn starts; a failed model call is the model's time, not the inbox's."""
+    answers = trio.Event()
+
+    async def think(_):
+        await answers.wait()
+        return ProviderUnavailable("503") if fails else "done"
+
+    async with serving(agents=[BareAgent("clerk", llm=ScriptedLLM(think))]) as served, served.client() as ada:
+        await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+        await screen.open(link_of(served))
+        await screen.until("document.querySelector('tbody a')")
+        await screen.go("#/sessions/s1?agent=clerk")
+        await screen.until("document.querySelector('main .live:not(.off)')")
+        await ada.post("/v1/sessions/s1/messages", json={"content": "hello"})
+        await screen.until("document.querySelector('.turn .tag')?.innerText === 'working'")
+        await screen.run("new Promise(done => setTimeout(done, 300))")  # the time of the model
+        answers.set()
+        await screen.until(
+            f"document.querySelector('.turn .tag').innerText === '{'failed' if fails else 'answered'}'"
+        )
+        rows = (await screen.until("document.querySelector('.tl').innerText")).split("\n")
+    spans = dict(zip(rows[::2], rows[1::2], strict=True))
+    model = "model · 1 failed" if fails else "model · 1"
+    assert set(spans) == {"in the inbox", model}
+    assert int(spans[model].removesuffix(" ms")) >= 250
+    assert int(spans["in the inbox"].removesuffix(" ms")) < 250
