@@ -57,9 +57,7 @@ def _worded(data: bytes) -> bytes:
     found = _EMPTY.fullmatch(data)
     if found is None or b"content-length: 0\r\n" not in data or b"connection: close\r\n" not in data:
         return data
-    problem = Problem(
-        "malformed-request", "what came is no request of HTTP/1.1, or one that could be read in two ways"
-    )
+    problem = Problem("malformed-request", "the request cannot be read, or could be read in two ways")
     return _problem(int(found[1]), "Bad Request", problem)
 
 
