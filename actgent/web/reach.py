@@ -18,7 +18,7 @@ from actgent.approvals import Approval
 from actgent.errors import ConfigurationError, NotRunning
 from actgent.journal.base import Journal, SessionSummary
 from actgent.journal.listing import Cursor, SessionFilter, SessionKey
-from actgent.messages import Priority
+from actgent.messages import Priority, message_bytes
 from actgent.runtime.approval_decisions import approvals_of
 from actgent.runtime.insight import AgentStatistics
 from actgent.runtime.runtime import Runtime
@@ -116,10 +116,12 @@ class Reach:
     def _own_statistics(self, known: AgentStatistics, owner: str) -> AgentStatistics:
         contexts = self.runtime.agents.opener(known.agent).running.sessions.values()
         own = [each for each in contexts if each.works_for == owner]
-        waiting = [[message.priority is Priority.URGENT for message in each.mail.waiting] for each in own]
+        waiting = [message for each in own for message in each.mail.waiting]
+        urgent = sum(message.priority is Priority.URGENT for message in waiting)
         inbox = InboxStatistics(
-            waiting=sum(each.count(False) for each in waiting),
-            urgent=sum(each.count(True) for each in waiting),
+            waiting=len(waiting) - urgent,
+            urgent=urgent,
+            bytes=sum(map(message_bytes, waiting)),
             claimed=sum(each.turn is not None for each in own),
             senders=0,
             sessions=sum(each.mail.pending > 0 for each in own),

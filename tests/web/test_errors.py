@@ -111,13 +111,13 @@ async def test_words_of_foreign_exceptions_take_the_scope_journal(serving):
         async with served.client("root") as root:
             groups = {each["error"]: each for each in (await root.get("/v1/errors")).json()["items"]}
             assert {name: each["kind"] for name, each in groups.items()} == {
-                "ValueError": "model",
+                "ModelError": "model",
                 "RuntimeError": "tool",
                 "ToolError": "tool",
             }
             assert groups["RuntimeError"]["cause"] == f"RuntimeError: cannot connect to {SECRET}"
             assert groups["ToolError"]["words"] == "try it tomorrow"
-            group = groups["ValueError"]
+            group = groups["ModelError"]
             assert group["cause"] == f"ValueError: the model was asked by {SECRET}"
 
 

@@ -15,7 +15,7 @@ from actgent.web.reach import from_cursor, to_parts_of
 from .endpoints import JSON, Endpoint, HTTPCall
 from .past import as_plain_json
 from .schemas import AFTER, LIMIT
-from .views import error_of, of_schedule, to_date
+from .views import foreign_error, of_schedule, to_date
 
 SHOWN = 20
 """Agents and sessions that are named of each kind of error, the newest."""
@@ -96,7 +96,7 @@ async def list_errors(call: HTTPCall) -> Response:
     for failed in await _visible_failures(call, [*messages.values(), *calls.values()]):
         key = SessionKey(failed.agent, failed.session_id)
         if isinstance(failed, ToolFailed):
-            words = error_of(failed.raised) if failed.raised else failed.words
+            words = foreign_error(failed.raised) if failed.raised else failed.words
             group = _group_of(groups, "tool", failed.raised or "ToolError", failed.at)
             group.add(
                 failed.at,

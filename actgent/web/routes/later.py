@@ -16,7 +16,7 @@ from actgent.web.problems import Problem, missing
 
 from .chat import CONTENT, to_content
 from .endpoints import JSON, Endpoint, HTTPCall
-from .repeating import digest_of, key_for, key_of, key_reused
+from .repeating import key_for, key_of, key_reused, request_digest
 from .schemas import AGENT, ID, IDEMPOTENCY, METADATA, PRIORITY, SECONDS
 from .views import of_schedule
 
@@ -66,7 +66,7 @@ async def list_schedules(call: HTTPCall) -> Response:
 async def schedule(call: HTTPCall) -> Response:
     """Have a session told something at a time; the same `key`, or `Idempotency-Key`, again sets nothing."""
     body, session = call.body, await call.session()
-    digest = digest_of(call) if key_of(call) else ""
+    digest = request_digest(call) if key_of(call) else ""
     made = await schedule_in(
         session,
         body["description"],

@@ -19,7 +19,7 @@ from actgent.web.problems import Problem, missing
 from actgent.web.streaming.streams import StreamedFile, unless_gone
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .repeating import asker_of, check_asker, fork_id, key_of, opened_record
+from .repeating import asker_of, check_asker, first_record, fork_id, key_of
 from .schemas import AGENT, ID, IDEMPOTENCY, LIMIT, NUMBER
 from .views import of_head, of_message, of_parts, of_usage, to_date
 
@@ -196,7 +196,7 @@ async def _forked(
         )
     except SessionExists:
         known = await reach.head(call.caller, str(wanted), head.agent)  # of another owner it is not there
-        opened = await opened_record(call, known)
+        opened = await first_record(call, known)
         if asker and opened is not None and check_asker(opened.asker, asker):
             return known
         raise

@@ -33,7 +33,7 @@ def key_for(call: HTTPCall, field: str) -> str | None:
     return key or named
 
 
-def digest_of(call: HTTPCall) -> str:
+def request_digest(call: HTTPCall) -> str:
     """Return a digest of what a request asks for: its path and its body."""
     text = f"{call.address}\n{canonical(dict(call.body))}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -52,7 +52,7 @@ def fork_id(call: HTTPCall, key: str) -> str:
 
 def asker_of(call: HTTPCall, key: str) -> str:
     """Return `Opened.asker` of a session that is created under a key; empty without one."""
-    return f"made/{id_of_key(call, key)}/{digest_of(call)}" if key else ""
+    return f"made/{id_of_key(call, key)}/{request_digest(call)}" if key else ""
 
 
 def check_asker(known: str, asker: str) -> bool:
@@ -77,7 +77,7 @@ def key_reused() -> Problem:
     return Problem("key-reused", "this key was sent with another body: take a new key for a new request")
 
 
-async def opened_record(call: HTTPCall, head: SessionSummary) -> Opened | None:
+async def first_record(call: HTTPCall, head: SessionSummary) -> Opened | None:
     """Return the first record of a session."""
     first = await call.gateway.reach.journal.read(head.session_id, agent=head.agent, limit=1)
     return first[0] if first and isinstance(first[0], Opened) else None

@@ -16,7 +16,7 @@ from actgent.web.webhooks.outbox import session_keys
 from actgent.web.webhooks.webhook import EVENTS, MAX_URL, check_events, check_url
 
 from .endpoints import JSON, Endpoint, HTTPCall
-from .repeating import asker_of, check_asker, id_of_key, key_of, opened_record
+from .repeating import asker_of, check_asker, first_record, id_of_key, key_of
 from .schemas import AFTER, AGENT, IDEMPOTENCY, LIMIT, ON_BUSY, SESSION_LIMITS, STATE, TEXT, check_client_id
 from .views import of_head, of_session
 
@@ -113,7 +113,7 @@ async def _check_other_agents(call: HTTPCall, session_id: str, asker: str) -> No
     journal = call.gateway.reach.journal
     for agent in await journal.agents_of(session_id):
         head = await journal.head(agent, session_id)
-        opened = None if head is None or agent == call.body["agent"] else await opened_record(call, head)
+        opened = None if head is None or agent == call.body["agent"] else await first_record(call, head)
         if opened is not None:
             check_asker(opened.asker, asker)
 
@@ -181,7 +181,7 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     if head is None or not await reach.sees(call.caller, head):
         raise missing()
     taken = Problem("session-exists", "there is a session of this id that was made otherwise")
-    opened = await opened_record(call, head)
+    opened = await first_record(call, head)
     is_known = bool(asker) and opened is not None and check_asker(opened.asker, asker)
     if head.owner != owner:
         raise taken

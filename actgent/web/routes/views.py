@@ -62,7 +62,7 @@ def of_session(
 def _opened(session: Session) -> dict[str, Any]:
     context = context_of(session)
     return {
-        "status": status_of(session),
+        "status": shown_status(session),
         "description": session.description,
         "mode": mode_of(session),
         "on_busy": session.on_busy,
@@ -75,7 +75,7 @@ def _opened(session: Session) -> dict[str, Any]:
     }
 
 
-def status_of(session: Session) -> str:
+def shown_status(session: Session) -> str:
     """The status of a session; `waiting` if its turn is open and the session is not in memory, so nothing runs."""
     context = context_of(session)
     if context.host is not None or context.mail.acceptances is None:
@@ -242,7 +242,7 @@ def of_result(
     """
     content, error = result.content, result.error
     if result.raised and not shows_foreign:
-        error = error_of(result.raised)
+        error = foreign_error(result.raised)
     return {
         "id": result.id,
         "call_id": result.call_id,
@@ -256,7 +256,7 @@ def of_result(
     }
 
 
-def error_of(raised: str) -> str:
+def foreign_error(raised: str) -> str:
     """Our words for an exception of foreign code of this class."""
     return f"the tool raised {raised}; the scope journal shows its words"
 

@@ -11,7 +11,7 @@ from actgent.journal.listing import SessionKey
 from actgent.runtime.following import ObservationReader
 from actgent.runtime.runtime import Runtime
 from actgent.sessions.following import Observed, ObservedType
-from actgent.web.routes.views import error_of, to_date
+from actgent.web.routes.views import foreign_error, to_date
 
 from .streams import ALIVE, ALIVE_FRAME, RETRY, Write, bye, frame
 
@@ -22,7 +22,7 @@ def of_observed(observed: Observed, *, shows_foreign: bool) -> dict[str, Any]:
     if not shows_foreign:
         metadata.pop("cause", None)
         if raised := metadata.get("raised"):
-            metadata["error"] = error_of(raised)
+            metadata["error"] = foreign_error(raised)
     known = attrs.asdict(observed, recurse=False)
     return {**known, "metadata": metadata, "at": to_date(observed.at or 0.0)}
 

@@ -61,6 +61,10 @@ def _is_plain(host: str) -> bool:
     return True
 
 
+def _parse_all(entries: Iterable[object]) -> tuple[AllowedReceiver, ...]:
+    return tuple(map(AllowedReceiver.parse, entries))
+
+
 @attrs.frozen
 class AllowedReceivers:
     """The entries of `Webhook.allow`.
@@ -69,9 +73,7 @@ class AllowedReceivers:
         ConfigurationError: An entry is wrong.
     """
 
-    entries: tuple[AllowedReceiver, ...] = attrs.field(
-        converter=lambda given: tuple(map(AllowedReceiver.parse, given))
-    )
+    entries: tuple[AllowedReceiver, ...] = attrs.field(converter=_parse_all)
 
     def guard(self, url: str) -> Guard:
         """Return the guard for connections to a URL: it opens the hosts of the entries that allow its port and path.
