@@ -383,8 +383,6 @@ class Ended:
     """The class of the error."""
     words: str = ""
     """What actgent says of it; of errors of foreign code nothing."""
-    cause: str = ""
-    """Class and words of the foreign exception that the error comes from; only the scope `journal` is shown them."""
 
 
 make_ended = maker(Ended)

@@ -213,13 +213,12 @@ class SessionLog:
         failed: str | None,
         error: str = "",
         words: str = "",
-        cause: str = "",
         closes: bool = False,
         is_awaited: bool = False,
     ) -> None:
         """Messages were dealt with, all in one turn; with `closes` the session ends with them. `is_awaited` by readers."""
         for message_id in message_ids:
-            self.add(make_ended(message_id=message_id, failed=failed, error=error, words=words, cause=cause))
+            self.add(make_ended(message_id=message_id, failed=failed, error=error, words=words))
         if closes:
             self.note_closed()
         self.flush_soon(is_awaited=is_awaited)

@@ -14,7 +14,7 @@ from actgent.control.budget import Account, Budget
 from actgent.control.limits import Limits
 from actgent.errors import Fenced, JournalError, SessionClosed, SessionMoved, Stopped, kind_of
 from actgent.errors.restored import plain_fields, restored_failure
-from actgent.errors.wording import cause_words, own_words
+from actgent.errors.wording import own_words
 from actgent.journal.records import NOT_KEPT, Appended, Ended, Failed, Resumed
 from actgent.messages import Message, is_open_failure
 from actgent.sessions.accounts import Accounts
@@ -422,7 +422,6 @@ class TurnLifecycle:
             failed=failed,
             error=type(error).__name__,
             words=own_words(error),
-            cause=cause_words(error),
             closes=closes,
             is_awaited=is_awaited,
         )
@@ -464,7 +463,6 @@ def _note_end(
                 failed=kind_of(error, blame),
                 error=type(error).__name__,
                 words=own_words(error),
-                cause=cause_words(error),
             )
             recent.add_record(ended)
 

@@ -148,7 +148,6 @@ class _SessionTally:
                 kind=end.failed,
                 error=end.error,
                 words=end.words,
-                cause=end.cause,
             )
             _keep(self.totals.failures, (*self.key, end.message_id), failed)
 

@@ -111,8 +111,8 @@ MIGRATIONS: Sequence[str] = (
     "ALTER TABLE suspects ADD COLUMN epoch bigint NOT NULL DEFAULT 0",
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
-    # The record of a begun turn has its time; results and ends of turns
-    # name foreign exceptions, and schedules the request that set them.
+    # The record of a begun turn has its time; results name
+    # foreign exceptions, and schedules the request that set them.
     "SELECT 1",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.

@@ -85,8 +85,8 @@ MIGRATIONS: Sequence[str] = (
     "ALTER TABLE steps ADD COLUMN at REAL",
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
-    # The record of a begun turn has its time; results and ends of turns
-    # name foreign exceptions, and schedules the request that set them.
+    # The record of a begun turn has its time; results name
+    # foreign exceptions, and schedules the request that set them.
     "SELECT 1",
 )
 """Migration n leads from schema version n to n + 1. An entry never changes after its release.

@@ -204,7 +204,7 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Guarded: _fields(refused=_value, text=_value),
     Told: _fields(text=_value, data=_json_text, reasoning=_json_text),
     Failed: _fields(words=_value, fields=_value),
-    Ended: _fields(words=_value, cause=_value),
+    Ended: _fields(words=_value),
     Rated: _fields(comment=_value, expected=_value),
     Unwanted: _fields(reason=_value),
     Scheduled: _fields(description=_value, baggage=_value, metadata=_value),

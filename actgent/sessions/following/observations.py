@@ -168,8 +168,6 @@ def _of_turn(record: Record, number: int) -> Iterator[tuple[Any, ...]]:
     match record:
         case Ended(message_id=message_id, failed=str(kind)):
             about = {"kind": kind, "error": record.error}
-            if record.cause:
-                about["cause"] = record.cause
             yield f"{message_id}/error", "ERROR", f"Failed: {kind}", record.words, about
         case Changed(changes=changes, action=action):
             yield f"state/{number}", "STATE_UPDATE", _state_title(changes, action), _readable(changes)

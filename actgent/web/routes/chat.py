@@ -187,8 +187,7 @@ def _check_not_suspended(session: Session) -> None:
 def _document(call: HTTPCall, head: SessionSummary, story: MessageStory) -> dict[str, Any]:
     if not story.is_over and _is_working(call, head, story):
         story.status = "working"
-    is_failed = story.ended is not None and story.ended.failed is not None
-    return story.document(head.key, shows_foreign=is_failed and call.shows_foreign)
+    return story.document(head.key)
 
 
 def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Response:

@@ -128,8 +128,6 @@ class Teller:
         elif type(record) is Finished:
             self._known.add(record.result.call_id)
             return [("result", self._result(record.result, media_ids(number, record)))]
-        elif type(record) is Ended:
-            return [_ended(record, shows_foreign=self.shows_foreign)]
         row = _ROWS.get(type(record))
         return [] if row is None else [row(record)]
 
@@ -192,10 +190,8 @@ def _told(record: Told) -> tuple[str, Data]:
     return record.kind, {"id": record.id, named: record.name, "data": data}
 
 
-def _ended(record: Ended, *, shows_foreign: bool = False) -> tuple[str, Data]:
+def _ended(record: Ended) -> tuple[str, Data]:
     error = {"class": record.error, "words": record.words} if record.error else None
-    if error is not None and shows_foreign:
-        error["cause"] = record.cause
     return "ended", {"message_id": record.message_id, "failed": record.failed, "error": error}
 
 
@@ -391,7 +387,7 @@ class MessageStory:
         self._waits_for = ids
         self.status = "suspended" if ids else "working"
 
-    def document(self, key: SessionKey, *, shows_foreign: bool = False) -> Data:
+    def document(self, key: SessionKey) -> Data:
         """The same for a client."""
         outcome = None
         if self.ended is not None:
@@ -401,7 +397,7 @@ class MessageStory:
                 **told,
                 "usage": of_usage(self.usage),
                 "failed": self.ended.failed,
-                "error": _ended(self.ended, shows_foreign=shows_foreign)[1]["error"],
+                "error": _ended(self.ended)[1]["error"],
             }
         return {
             "message_id": self.message_id,

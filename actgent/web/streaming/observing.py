@@ -19,10 +19,8 @@ from .streams import ALIVE, ALIVE_FRAME, RETRY, Write, bye, frame
 def of_observed(observed: Observed, *, shows_foreign: bool) -> dict[str, Any]:
     """An observation as clients read it; only the scope `journal` shows words of exceptions that are not ours."""
     metadata = dict(observed.metadata)
-    if not shows_foreign:
-        metadata.pop("cause", None)
-        if raised := metadata.get("raised"):
-            metadata["error"] = foreign_error(raised)
+    if not shows_foreign and (raised := metadata.get("raised")):
+        metadata["error"] = foreign_error(raised)
     known = attrs.asdict(observed, recurse=False)
     return {**known, "metadata": metadata, "at": to_date(observed.at or 0.0)}
 
