@@ -9,7 +9,7 @@ from actgent.journal.records import DECISION_TAGS, RECORD_TAGS
 from actgent.journal.sqlite.schema import MIGRATIONS as SQLITE
 from actgent.messages import MEDIA_TAGS, PART_TAGS
 
-DIGEST = "23492eaf700a6f3f"
+DIGEST = "843ebab0b2f712b9"
 """Digest of the tags and fields of all records, and the schema versions that have them."""
 VERSIONS = (9, 15)
 

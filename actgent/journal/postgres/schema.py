@@ -112,7 +112,7 @@ MIGRATIONS: Sequence[str] = (
     # The records of messages and outcomes have further fields. The tables stay as they are.
     "SELECT 1",
     # The record of a begun turn has its time; results name
-    # foreign exceptions, and schedules the request that set them.
+    # foreign exceptions, schedules the request that set them, and failures of messages have a record.
     "SELECT 1",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
