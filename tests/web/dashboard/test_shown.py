@@ -172,7 +172,9 @@ async def test_a_turn_is_timed_while_the_model_works(serving, screen, fails):
 
     async def think(_):
         await answers.wait()
-        return ProviderUnavailable("503") if fails else "done"
+        if fails:
+            raise ProviderUnavailable("503")
+        return "done"
 
     async with serving(agents=[BareAgent("clerk", llm=ScriptedLLM(think))]) as served, served.client() as ada:
         await ada.put("/v1/sessions/s1", json={"agent": "clerk"})
