@@ -330,7 +330,10 @@ class RemoteSession:
     async def wait_idle(self) -> None:
         """Wait until nothing is queued or running, and the handlers have heard of it; see `Session.wait_idle`."""
         await self._hearing.settle()
-        while (known := await self.look()).get("status") == "working":
+        while (known := await self.look()).get("status") in (
+            "working",
+            "waiting",
+        ):  # also where no turn has resumed yet
             await self._wait_end(known["records"])
         await self._hearing.catch_up()
 
