@@ -76,8 +76,9 @@ NAMED_TYPES = """\
 """Each classification type with the form of the whole answer, which names the type."""
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=dict)
+def _json(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON for a prompt. The `tojson` of jinja2 would escape `<`, `>`, `&` and `'` for HTML."""
+    return json.dumps(value, ensure_ascii=False, default=dict, indent=indent)
 
 
 def answer_form(kind: ClassificationType) -> str:
@@ -100,7 +101,7 @@ def _from_string() -> Callable[[str], Any]:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False, cache_size=0
     )
     environment.globals.clear()  # lipsum, range, cycler ...: ways to print without end
-    environment.filters["json"] = _json
+    environment.filters["json"] = environment.filters["tojson"] = _json
     environment.filters["answer_form"] = answer_form
     return environment.from_string
 

@@ -1,0 +1,26 @@
+"""The sender of a message is kept for the framework's own use, although the model only sees a role.
+
+Document: Implementation Details, OpenAI Compatibility.
+"""
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM
+
+
+async def main() -> None:
+    heard = []
+    llm = ScriptedLLM(["Hello, both."], repeat=True)
+    agent = BareAgent("clerk", llm=llm)
+    agent.on_message(lambda message: heard.append(message.sender.name))
+    async with agent:
+        session = await agent.create_session("ada", "I am Ada.")
+        await session.wait_idle()
+        await session.chat("And I am Bob.", "bob")
+        await session.wait_idle()
+    assert [message.sender.name for message in session.history] == ["ada", "clerk", "bob", "clerk"]
+    assert heard == ["ada", "clerk", "bob", "clerk"]
+    assert [message.role for message in llm.chats[-1].messages] == ["user", "assistant", "user"]
+
+
+trio.run(main)

@@ -1,0 +1,31 @@
+"""`triggerConversationHandlers(response)`, `triggerToolCallsHandlers(result)` and the like call the handlers of a session by hand.
+
+Document: ReAct Message Flow, Handler Selection.
+
+Differs: One method has all kinds, since the value says which handlers it is for: `await session.deliver(Reply(text=...))`, and the same
+with a `ToolResult`, `Event` or `Failure`.
+"""
+
+import trio
+
+from actgent import BareAgent, Event, Failure, Reply, ScriptedLLM, ToolResult
+
+
+async def main() -> None:
+    async with BareAgent("clerk", llm=ScriptedLLM([])) as agent:
+        session = await agent.create_session("ada")
+        called = []
+        session.on_conversation(lambda reply: called.append(("conversation", str(reply))))
+        session.on_tool_result(lambda result: called.append(("tool", result.content)))
+        session.on_event(lambda event: called.append(("event", event.name)))
+        session.on_exception(lambda failure: called.append(("exception", failure.kind)))
+        await session.deliver(Reply(text="Hello"))
+        await session.deliver(ToolResult(call_id="1", tool_name="search", content="/home"))
+        await session.deliver(Event(name="mood", data={"level": 3}))
+        await session.deliver(Failure(kind="model", error=ValueError("bad"), message_id="m"))
+        assert session.history == ()
+    kinds = [("conversation", "Hello"), ("tool", "/home"), ("event", "mood"), ("exception", "model")]
+    assert called == kinds, called
+
+
+trio.run(main)
