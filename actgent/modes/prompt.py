@@ -19,7 +19,7 @@ def prompt_of(modes: Modes, tools: Iterable[Tool]) -> str:
     known = list(tools)
     lines = [
         _INTRODUCTION.format(initial=modes.initial, set_mode=SET_MODE),
-        f"Tools of every mode: {_listed(tool.name for tool in known if tool.name in modes.universal)}.",
+        f"Tools of every mode: {_listed(tool.name for tool in known if _is_universal(modes, tool))}.",
         *(_line(modes, mode, known) for mode in modes),
     ]
     if able := [mode.name for mode in modes if "agent" in mode.who or mode.name in modes.agent_may]:
@@ -37,10 +37,13 @@ def _tools_in_words(modes: Modes, mode: Mode, tools: Sequence[Tool]) -> str:
         return "(all tools)"
     if callable(mode.tools):
         return "(further tools by a rule)"
-    names = [
-        tool.name for tool in tools if tool.name not in modes.universal and modes.allows(mode.name, tool)
-    ]
+    names = [tool.name for tool in tools if not _is_universal(modes, tool) and modes.allows(mode.name, tool)]
     return f"(further tools: {_listed(names)})"
+
+
+def _is_universal(modes: Modes, tool: Tool) -> bool:
+    """Return True if every mode allows the tool."""
+    return tool.name in modes.universal or tool.in_every_mode
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -72,9 +72,10 @@ def equip(registry: ToolRegistry, modes: Modes) -> None:
             registry.add(given)
     unknown = sorted(name for name in modes.named_tools if registry.get(name) is None)
     if unknown and not registry.has_toolsets:
+        known = ", ".join(each.name for each in registry.list()) or "none"
         raise ConfigurationError(
-            f"the modes name tools that the agent does not have: {', '.join(unknown)}; pass them in tools=, "
-            "or give the mode a rule if they come later"
+            f"the modes name tools that the agent does not have: {', '.join(unknown)} (there are: {known}): correct the name, "
+            "pass the tool in tools=, or give the mode a rule if the tool comes later"
         )
     registry.add(SetMode(modes))
     for ours in _tools_of(modes, registry):

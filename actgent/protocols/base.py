@@ -66,7 +66,9 @@ def read_schema(schema: object, name: str) -> Mapping[str, Any] | None:
     return schema
 
 
-_OF_INSTRUCTION = attrs.Converter(lambda schema, instance: read_schema(schema, instance.name), takes_self=True)
+_OF_INSTRUCTION = attrs.Converter(
+    lambda schema, instance: read_schema(schema, instance.name), takes_self=True
+)
 _OF_TYPE = attrs.Converter(lambda schema, instance: read_schema(schema, instance.name) or {}, takes_self=True)
 
 

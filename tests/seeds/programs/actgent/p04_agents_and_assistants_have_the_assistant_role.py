@@ -5,7 +5,7 @@ Document: Message Flow Overview, Message Senders; Implementation Details, Role D
 
 import trio
 
-from actgent import OpenAI, BareAgent
+from actgent import BareAgent, OpenAI
 from actgent.testing import open_provider
 
 
@@ -14,7 +14,13 @@ async def main() -> None:
         llm = OpenAI("gpt-4", base_url=provider.openai_url, api_key="any")
         async with BareAgent("clerk", llm=llm) as agent:
             session = await agent.create_session("ada")
-            for text, sender in (("a", "agent"), ("b", "Assistant"), ("c", None), ("d", "bob"), ("e", "guest")):
+            for text, sender in (
+                ("a", "agent"),
+                ("b", "Assistant"),
+                ("c", None),
+                ("d", "bob"),
+                ("e", "guest"),
+            ):
                 await session.chat(text, sender)
                 await session.wait_idle()
         await llm.aclose()

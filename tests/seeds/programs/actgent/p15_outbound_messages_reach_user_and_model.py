@@ -40,7 +40,8 @@ async def main() -> None:
     assert out == [("conversation", "They are in /home/notes."), ("event", {"level": 3})], out
     after_the_tool, last = ([str(message.parts) for message in chat.messages] for chat in llm.chats[1:])
     assert "/home/notes" in after_the_tool[-1]
-    assert len(last) == 5 and "Where are my notes?" in last[0]  # the history goes with the next prompt
+    assert len(last) == 5
+    assert "Where are my notes?" in last[0]
 
 
 trio.run(main)

@@ -18,7 +18,9 @@ def file_search(name: str) -> str:
 
 
 async def main() -> None:
-    llm = ScriptedLLM([ToolCall("file_search", {"name": "notes"}), "They are in /home/notes.", "No tools now."])
+    llm = ScriptedLLM(
+        [ToolCall("file_search", {"name": "notes"}), "They are in /home/notes.", "No tools now."]
+    )
     agent = BareAgent("clerk", llm=llm)
     agent.tools.add(file_search)
     assert agent.tools.get("file_search") is file_search
@@ -28,7 +30,8 @@ async def main() -> None:
         agent.tools.remove("file_search")
         await agent.run("And now?")
     offered = [[spec.name for spec in chat.tools] for chat in llm.chats]
-    assert "file_search" in offered[0] and "file_search" in offered[1]
+    assert "file_search" in offered[0]
+    assert "file_search" in offered[1]
     assert "file_search" not in offered[2]
 
 

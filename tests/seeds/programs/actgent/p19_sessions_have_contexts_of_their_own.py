@@ -23,7 +23,8 @@ async def main() -> None:
     ]
     for chat in llm.chats:
         mine, other = ("red", "blue") if chat.session == ada.id else ("blue", "red")
-        assert mine in str(chat.messages) and other not in str(chat.messages)
+        assert mine in str(chat.messages)
+        assert other not in str(chat.messages)
 
 
 trio.run(main)

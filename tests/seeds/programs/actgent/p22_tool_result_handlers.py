@@ -25,7 +25,8 @@ async def main() -> None:
         session.on_tool_result(lambda result, session: both.append((result.content, session.owner.name)))
         await session.wait_idle()
     assert alone == [("file_search", "success"), ("file_search", "error")], alone
-    assert both[0] == ("/home/notes", "ada") and both[1][1] == "ada"
+    assert both[0] == ("/home/notes", "ada")
+    assert both[1][1] == "ada"
 
 
 trio.run(main)

@@ -19,7 +19,13 @@ async def main() -> None:
             capabilities=["tell of rooms", "order taxis"],
         )
         prompt = agent.prompts.system_prompt()
-        for part in ("host", "a host of a small inn", "make guests feel at home", "tell of rooms", "order taxis"):
+        for part in (
+            "host",
+            "a host of a small inn",
+            "make guests feel at home",
+            "tell of rooms",
+            "order taxis",
+        ):
             assert part in prompt, (kind, part)
         if kind is BareAgent:
             async with agent:

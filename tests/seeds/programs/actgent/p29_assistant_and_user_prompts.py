@@ -26,7 +26,8 @@ async def main() -> None:
     for chat, guests in zip(llm.chats, (0, 2), strict=True):
         first, last = chat.messages[0], chat.messages[-1]
         assert (first.role, first.parts[0].text) == ("assistant", "I am a host, and talk with ada.")
-        assert last.role == "user" and f"Guests in the house: {guests}" in last.parts[-1].text
+        assert last.role == "user"
+        assert f"Guests in the house: {guests}" in last.parts[-1].text
     assert not any("Guests" in message.text for message in session.history)
 
 

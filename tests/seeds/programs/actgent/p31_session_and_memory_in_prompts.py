@@ -31,12 +31,16 @@ class CountingMemory(Memory):
 async def main() -> None:
     llm = ScriptedLLM(["Noted."], repeat=True)
     prompt = "You talk with {{ session.owner }} about {{ session.description }}. {{ memory }}."
-    async with BareAgent("clerk", llm=llm, memory=CountingMemory(), prompt=PromptLayer(prompt, variables={})) as agent:
+    async with BareAgent(
+        "clerk", llm=llm, memory=CountingMemory(), prompt=PromptLayer(prompt, variables={})
+    ) as agent:
         session = await agent.create_session("ada", "the garden")
         await session.wait_idle()
         await session.chat("Sow spinach.")
         await session.wait_idle()
-    assert "You talk with ada about the garden. 1 messages so far." in llm.chats[0].system, llm.chats[0].system
+    assert "You talk with ada about the garden. 1 messages so far." in llm.chats[0].system, llm.chats[
+        0
+    ].system
     assert "3 messages so far" in llm.chats[1].system
 
 

@@ -26,7 +26,8 @@ async def main() -> None:
         ("assistant", "Good morning."),
         ("user", "Bye"),
     ], sent["messages"]
-    assert sent["messages"][0]["role"] == "system" and "a host" in sent["messages"][0]["content"]
+    assert sent["messages"][0]["role"] == "system"
+    assert "a host" in sent["messages"][0]["content"]
 
 
 trio.run(main)

@@ -22,7 +22,10 @@ async def main() -> None:
         builder = AgentBuilder("clerk").protocol("react").strategy(strategy).llm(llm)
         async with builder.build() as agent:
             session = await agent.create_session("ada")
-            for text in ("What is the capital of Peru?", "Search the files step by step, then analyze and compare them."):
+            for text in (
+                "What is the capital of Peru?",
+                "Search the files step by step, then analyze and compare them.",
+            ):
                 reply = await agent.run(text, session=session)
                 assert str(reply) == "ok"
         ends[strategy] = [str(chat.messages[-1].parts).lower() for chat in llm.chats]

@@ -33,11 +33,12 @@ class Own(Protocol):
 
 def main() -> None:
     lines = ReActAgent("host", llm=ScriptedLLM([]), types=TYPES).prompts.system_prompt().splitlines()
-    assert "- greeting: General greetings" in lines and "- order: An order" in lines
+    assert "- greeting: General greetings" in lines
+    assert "- order: An order" in lines
     forms = [json.loads(line) for line in lines if line.startswith("{") and '"messageType"' in line]
     assert {"messageType": "order", "content": {"item": "<what>"}} in forms, forms
     own = Agent("host", llm=ScriptedLLM([]), types=TYPES, protocol=Own()).prompts.system_prompt()
-    assert '- order: An order\n' in own and 'order:\n```json\n{"item": "<what>"}\n```' in own, own
+    assert "- order: An order\n" in own and 'order:\n```json\n{"item": "<what>"}\n```' in own, own
 
 
 main()

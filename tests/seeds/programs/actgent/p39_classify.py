@@ -20,7 +20,9 @@ def main() -> None:
     react = ReActAgent("shop", llm=ScriptedLLM([])).protocol
     content = {"messageType": "order", "item": "tea"}
     action = {"response_purpose": "DIRECT_RESPONSE", "response_content": content}
-    assert react.classify(json.dumps({"question_nature": "SIMPLE", "primary_action": action}), TYPES) == "order"
+    assert (
+        react.classify(json.dumps({"question_nature": "SIMPLE", "primary_action": action}), TYPES) == "order"
+    )
 
     for protocol in (simple, react):
         try:

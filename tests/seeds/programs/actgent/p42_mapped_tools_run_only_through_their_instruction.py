@@ -21,7 +21,10 @@ def generate(name: str) -> str:
 
 def action(purpose: str, content: object) -> str:
     return json.dumps(
-        {"question_nature": "SIMPLE", "primary_action": {"response_purpose": purpose, "response_content": content}}
+        {
+            "question_nature": "SIMPLE",
+            "primary_action": {"response_purpose": purpose, "response_content": content},
+        }
     )
 
 
@@ -35,7 +38,9 @@ SCRIPT = [
 
 async def main() -> None:
     creation = {"name": "Creation", "schemaTemplate": {"name": "<its name>"}, "tool": "generate"}
-    async with ReActAgent("smith", llm=ScriptedLLM(SCRIPT), instructions=[creation], tools=[generate]) as smith:
+    async with ReActAgent(
+        "smith", llm=ScriptedLLM(SCRIPT), instructions=[creation], tools=[generate]
+    ) as smith:
         session = await smith.create_session("ada", "Make me a poet.")
         called = []
         session.on_event(lambda event: called.append(("event", event.name)))

@@ -37,7 +37,11 @@ async def main() -> None:
     for kind, form in ((SimpleAgent, simple), (ReActAgent, react)):
         RUNS.clear()
         part = {"name": "poet", "goal": "rhyme"}
-        script = [form("Creation", part), form("Creation", whole), form("DIRECT_RESPONSE", "Your poet is ready.")]
+        script = [
+            form("Creation", part),
+            form("Creation", whole),
+            form("DIRECT_RESPONSE", "Your poet is ready."),
+        ]
         llm = ScriptedLLM(script)
         async with kind("smith", llm=llm, instructions=[creation], tools=[AgentGenerator]) as smith:
             reply = await smith.run("Make me a poet.")

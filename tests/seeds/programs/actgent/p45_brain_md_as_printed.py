@@ -38,7 +38,8 @@ def main() -> None:
     assert creation.schema == {"name": "<its name>", "role": "<its role>"}
     builder = AgentBuilder.from_folder("smith", tools=[AgentGenerator("agents")])
     smith = builder.protocol("react").llm(ScriptedLLM([])).build()
-    assert smith.name == "smith" and smith.tools.mapped == {"AgentGenerator"}
+    assert smith.name == "smith"
+    assert smith.tools.mapped == {"AgentGenerator"}
 
 
 main()

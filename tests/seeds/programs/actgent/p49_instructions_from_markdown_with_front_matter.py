@@ -39,8 +39,10 @@ def main() -> None:
     config = read_folder("host")
     assert (config.name, config.role, config.goal) == ("host", "a host", "make guests feel at home")
     [greeting] = config.instructions
-    assert greeting.name == "greeting" and greeting.schema == {"content": "<your greeting>"}
-    assert "A greeting." in greeting.description and "Greet each guest by name." in greeting.description
+    assert greeting.name == "greeting"
+    assert greeting.schema == {"content": "<your greeting>"}
+    assert "A greeting." in greeting.description
+    assert "Greet each guest by name." in greeting.description
 
     changed = attrs.evolve(config, instructions=(*config.instructions, Instruction("farewell")))
     agent = AgentBuilder.from_folder(changed).llm(ScriptedLLM([])).build()

@@ -20,7 +20,10 @@ def main() -> None:
         "tools": [deliver],
     }
     agent = SimpleAgent("shop", llm=ScriptedLLM([]), **config)
-    assert {each.name: each.tool for each in agent.profile.instructions} == {"order": "deliver", "greeting": None}
+    assert {each.name: each.tool for each in agent.profile.instructions} == {
+        "order": "deliver",
+        "greeting": None,
+    }
     assert agent.tools.mapped == {"deliver"}
     assert agent.tools.get("deliver") is deliver
 

@@ -3,7 +3,7 @@
 Document: Helper Classes, SchemaBuilder.
 """
 
-from actgent import Instruction, ScriptedLLM, SchemaBuilder, SimpleAgent
+from actgent import Instruction, SchemaBuilder, ScriptedLLM, SimpleAgent
 
 
 def names(builder: SchemaBuilder) -> list[str]:
@@ -17,7 +17,8 @@ def main() -> None:
     assert names(third) == ["order", "farewell"]
     assert (names(second), names(first)) == (["greeting", "order", "farewell"], ["greeting"])
     agent = SimpleAgent("shop", llm=ScriptedLLM([]), types=third.build())
-    assert "- order: An order." in agent.system_prompt and "greeting" not in agent.system_prompt
+    assert "- order: An order." in agent.system_prompt
+    assert "greeting" not in agent.system_prompt
 
 
 main()

@@ -22,7 +22,10 @@ CLASSIFICATION_TYPES = [
 
 
 async def main() -> None:
-    script = ['{"messageType": "greeting", "content": "Good morning!"}', '{"messageType": "farewell", "content": "Bye!"}']
+    script = [
+        '{"messageType": "greeting", "content": "Good morning!"}',
+        '{"messageType": "farewell", "content": "Bye!"}',
+    ]
     async with SimpleAgent("host", llm=ScriptedLLM(script), types=CLASSIFICATION_TYPES) as agent:
         lines = agent.system_prompt.splitlines()
         assert "- greeting: General greetings and pleasantries" in lines

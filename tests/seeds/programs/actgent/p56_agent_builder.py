@@ -20,7 +20,10 @@ async def main() -> None:
     Path("host").mkdir()
     Path("host/brain.md").write_text("---\nrole: a host\ninstructions: []\n---\n")
     llm = ScriptedLLM(
-        [ToolCall("rooms", {"floor": 2}), '{"messageType": "offer", "content": {"content": "201", "price": 90}}']
+        [
+            ToolCall("rooms", {"floor": 2}),
+            '{"messageType": "offer", "content": {"content": "201", "price": 90}}',
+        ]
     )
     builder = (
         AgentBuilder.from_folder("host")
@@ -34,7 +37,8 @@ async def main() -> None:
         reply = await agent.run("A room on the second floor, please.")
     assert (reply.message_type, reply.data) == ("offer", {"content": "201", "price": 90})
     assert [each.name for each in agent.profile.types] == ["offer"]
-    assert "a host" in llm.chats[0].system and "find a room for each guest" in llm.chats[0].system
+    assert "a host" in llm.chats[0].system
+    assert "find a room for each guest" in llm.chats[0].system
     assert "rooms" in [spec.name for spec in llm.chats[0].tools]
 
 

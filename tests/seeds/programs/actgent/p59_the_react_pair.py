@@ -12,10 +12,7 @@ INVOCATION = """\
     "question_nature": "COMPLEX",
     "primary_action": {
         "response_purpose": "TOOL_INVOCATION",
-        "response_content": {
-            "name": "tool_name",
-            "parameters": { "path": "/home" }
-        }
+        "response_content": { "name": "tool_name", "parameters": { "path": "/home" } }
     }
 }"""
 MESSAGE = """\

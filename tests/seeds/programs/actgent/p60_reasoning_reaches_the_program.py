@@ -11,7 +11,11 @@ from actgent import ReActAgent, ScriptedLLM
 
 ANSWER = {
     "question_nature": "COMPLEX",
-    "context": {"understanding": "two trains meet", "approach": "add the speeds", "considerations": ["units"]},
+    "context": {
+        "understanding": "two trains meet",
+        "approach": "add the speeds",
+        "considerations": ["units"],
+    },
     "primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": {"message": "At noon."}},
     "additional_info": {"analysis": "100 km/h together"},
 }

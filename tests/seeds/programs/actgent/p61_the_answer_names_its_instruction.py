@@ -42,11 +42,13 @@ async def main() -> None:
             events = []
             script = [direct({"name": "bob"}), direct({"messageType": meant, "name": "bob"}), direct("Done.")]
             llm = ScriptedLLM(script)
-            async with ReActAgent("clerk", llm=llm, instructions=order, tools=[create_user, delete_user]) as agent:
+            async with ReActAgent(
+                "clerk", llm=llm, instructions=order, tools=[create_user, delete_user]
+            ) as agent:
                 session = await agent.create_session("ada", f"{meant} bob.")
                 session.on_event(lambda event, events=events: events.append(event.name))
                 await session.wait_idle()
-            assert DONE == [(meant.lower(), "bob")], (order, meant, DONE)
+            assert [(meant.lower(), "bob")] == DONE, (order, meant, DONE)
             assert events == [meant]
             assert len(llm.chats) == 3  # the answer without a name ran nothing, and was asked again
 

@@ -28,10 +28,11 @@ def react(name: str, content: object) -> str:
 
 
 CALL = {"name": "search", "parameters": {"name": "notes"}}
+NATIVE = ToolCall("search", {"name": "notes"})
 SCRIPTS = {
-    BareAgent: [ToolCall("search", {"name": "notes"}), "Found."],
-    SimpleAgent: [ToolCall("search", {"name": "notes"}), simple("TOOL_INVOCATION", CALL), simple("DIRECT_RESPONSE", "Found.")],
-    ReActAgent: [ToolCall("search", {"name": "notes"}), react("TOOL_INVOCATION", [CALL, CALL]), react("DIRECT_RESPONSE", "Found.")],
+    BareAgent: [NATIVE, "Found."],
+    SimpleAgent: [NATIVE, simple("TOOL_INVOCATION", CALL), simple("DIRECT_RESPONSE", "Found.")],
+    ReActAgent: [NATIVE, react("TOOL_INVOCATION", [CALL, CALL]), react("DIRECT_RESPONSE", "Found.")],
 }
 
 

@@ -16,7 +16,9 @@ ORDER = {"name": "order", "schemaTemplate": {"item": "<what>"}}
 
 
 def react(content: object) -> str:
-    return json.dumps({"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": content}})
+    return json.dumps(
+        {"primary_action": {"response_purpose": "DIRECT_RESPONSE", "response_content": content}}
+    )
 
 
 def simple(name: str, content: object) -> str:

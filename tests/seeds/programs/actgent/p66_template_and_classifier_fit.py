@@ -1,0 +1,46 @@
+"""The classifier of a pair reads the format that its template asks for, and the agent class verifies at compile time that they fit.
+
+Document: How Pairs Work Together; Extensibility Model ("Compile-time verification").
+
+Differs: Python has no compile time: give the template `examples`, and an agent whose classifier cannot read one of them is refused when it
+is made.
+"""
+
+import json
+
+from actgent import Agent, Classifier, ConfigurationError, PromptTemplate, Protocol, Say, ScriptedLLM
+
+
+class Lines(PromptTemplate):
+    name = "lines"
+    template = "Answer like: {{ examples[0] }}"
+    examples = ("NOTE: it rains",)
+
+
+class LineReader(Classifier):
+    def read(self, answer, view):
+        kind, _, text = answer.text.partition(": ")
+        return [Say(text=text, message_type=kind.lower())]
+
+
+class JSONReader(Classifier):
+    def read(self, answer, view):
+        return [Say(text=json.loads(answer.text)["text"])]
+
+
+def agent_of(classifier: Classifier) -> Agent:
+    return Agent("clerk", llm=ScriptedLLM([]), protocol=Protocol.pair(Lines(), classifier))
+
+
+def main() -> None:
+    assert agent_of(LineReader()).protocol.name == "lines"
+    for wrong in (JSONReader(), object()):
+        try:
+            agent_of(wrong)
+        except ConfigurationError as error:
+            assert "JSONReader" in str(error) or "Classifier" in str(error), error
+        else:
+            raise AssertionError(wrong)
+
+
+main()

@@ -1,0 +1,41 @@
+"""The result of a tool is sent back to the model for further processing, as a message of the session through the inbox.
+
+Document: ReAct Message Flow, Tool Execution Flow and Result Processing; Tool Integration.
+
+Differs: The results of one answer are one message that the agent enqueues itself, before all other messages of the session, so no
+`createMessage(result, "system")` is written.
+"""
+
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, tool
+
+
+@tool(thread=False)
+def search(name: str) -> str:
+    """Search for a file."""
+    return f"/home/{name}"
+
+
+async def main() -> None:
+    calls = [ToolCall("search", {"name": "notes"}), ToolCall("search", {"name": "plans"})]
+    llm, answers = ScriptedLLM([calls, "Both are in /home.", "You are welcome."]), []
+    async with BareAgent("clerk", llm=llm, tools=[search]) as agent:
+        session = await agent.create_session("ada")
+        session.on_conversation(lambda reply: answers.append(str(reply)))
+        await session.chat("Where are my notes and plans?")
+        await session.chat("Thank you.")
+        await session.wait_idle()
+    assert answers == ["Both are in /home.", "You are welcome."]
+    results = session.history[2]
+    assert [result.content for result in results.tool_results] == ["/home/notes", "/home/plans"]
+    assert [message.text for message in session.history if message.sender.kind == "user"] == [
+        "Where are my notes and plans?",
+        "Thank you.",
+    ]
+    second = llm.chats[1].messages
+    assert [message.role for message in second] == ["user", "assistant", "tool"], second
+    assert "Thank you." not in str(second)
+
+
+trio.run(main)
