@@ -1,4 +1,4 @@
-"""A priority that is not known counts as normal, and the log has a warning.
+"""A word that is no priority counts as normal, with a warning in the log; a misspelt priority is an error that names the right one.
 
 Document: Core Architecture, AgentCore (message processing through PriorityInbox).
 """
@@ -7,16 +7,20 @@ import logging
 
 import trio
 
-from actgent import BareAgent, Priority, ScriptedLLM
+from actgent import BareAgent, ConfigurationError, Priority, ScriptedLLM
+
+
+class Keep(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.warnings = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING:
+            self.warnings.append(record.getMessage())
 
 
 async def main() -> None:
-    records = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            records.append(record)
-
     handler = Keep()
     logging.getLogger("actgent").addHandler(handler)
     try:
@@ -24,11 +28,17 @@ async def main() -> None:
             session = await agent.create_session("ada")
             await session.chat("Please note.", priority="whatever")
             await session.wait_idle()
+            try:
+                await session.chat("Please note.", priority="hihg")
+            except ConfigurationError as error:
+                assert "hihg" in str(error) and "HIGH" in str(error)
+            else:
+                raise AssertionError("a misspelt priority was taken")
     finally:
         logging.getLogger("actgent").removeHandler(handler)
     assert session.history[0].priority is Priority.NORMAL
-    warnings = [record.getMessage() for record in records if record.levelno == logging.WARNING]
-    assert any("whatever" in text for text in warnings), warnings
+    assert len(session.history) == 2
+    assert any("whatever" in text for text in handler.warnings), handler.warnings
 
 
 trio.run(main)

@@ -1,0 +1,35 @@
+"""Integration mode is an administrator mode.
+
+Document: Agent Modes, Integration Mode.
+
+Differs: Who is an administrator is for the program to say (`set_mode("integration", by="admin")`), and users may switch as well unless
+`Modes(transitions=...)` names who may.
+"""
+
+import trio
+
+from actgent import BareAgent, ModeRefused, Modes, ScriptedLLM
+
+TRANSITIONS = {
+    "onboarding": {"integration": ["admin"], "plan": ["user", "agent", "admin"]},
+    "integration": {"onboarding": ["admin"], "act": ["admin"]},
+}
+
+
+async def main() -> None:
+    async with BareAgent("app", llm=ScriptedLLM([]), modes=Modes(transitions=TRANSITIONS)) as app:
+        session = await app.create_session("ada")
+        for who in ("user", "agent"):
+            try:
+                await session.set_mode("integration", by=who)
+            except ModeRefused as refused:
+                assert "integration" in str(refused)
+            else:
+                raise AssertionError(who)
+        await session.set_mode("integration", by="admin", reason="new tools")
+        assert session.mode == "integration"
+        [change] = session.mode_changes
+        assert (change.by, change.reason) == ("admin", "new tools")
+
+
+trio.run(main)
