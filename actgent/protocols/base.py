@@ -42,8 +42,8 @@ MESSAGE_TYPE = "messageType"
 """The key under which an answer names its type."""
 
 
-def read_schema(schema: object, name: str) -> Mapping[str, Any] | None:
-    """Return the schema of the instruction or type `name` as a mapping; text is read as JSON, and empty text as no schema.
+def read_schema(schema: object, place: str = "") -> Mapping[str, Any] | None:
+    """Return a schema as a mapping; text is read as JSON, and empty text as no schema. Errors begin with `place`.
 
     Raises:
         ConfigurationError: The schema is neither an object nor the JSON text of an object.
@@ -57,19 +57,17 @@ def read_schema(schema: object, name: str) -> Mapping[str, Any] | None:
             schema = loads(schema)
         except ParseError as error:
             raise ConfigurationError(
-                f"{shown(name)}: schema={quoted(str(schema))} is not JSON ({error.reason}): pass a dict, or the JSON text of an object"
+                f"{place}schema={quoted(str(schema))} is not JSON ({error.reason}): pass a dict, or the JSON text of an object"
             ) from None
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
-            f"{shown(name)}: schema={shown(schema)} is not an object: pass a dict, or the JSON text of an object"
+            f"{place}schema={shown(schema)} is not an object: pass a dict, or the JSON text of an object"
         )
     return schema
 
 
-_OF_INSTRUCTION = attrs.Converter(
-    lambda schema, instance: read_schema(schema, instance.name), takes_self=True
-)
-_OF_TYPE = attrs.Converter(lambda schema, instance: read_schema(schema, instance.name) or {}, takes_self=True)
+def _type_schema(schema: object) -> Mapping[str, Any]:
+    return read_schema(schema) or {}
 
 
 @attrs.frozen
@@ -80,7 +78,7 @@ class Instruction:
     """Unique among an agent's instructions and types; the model writes it as the type of its answer."""
     description: str = ""
     """When the model should answer in this form, in words."""
-    schema: Mapping[str, Any] | None = attrs.field(default=None, converter=_OF_INSTRUCTION)
+    schema: Mapping[str, Any] | None = attrs.field(default=None, converter=read_schema)
     """A JSON Schema, or the template form `{"field": "<what stands there>"}`, as a dict or JSON text; None takes any content."""
     tool: str | None = None
     """The tool that runs with the validated answer, and in no other way."""
@@ -94,7 +92,7 @@ class ClassificationType:
     """Unique among an agent's types; the model writes it."""
     description: str = ""
     """When the model should answer in this form, in words."""
-    schema: Mapping[str, Any] = attrs.field(factory=dict, converter=_OF_TYPE)
+    schema: Mapping[str, Any] = attrs.field(factory=dict, converter=_type_schema)
     """Form of the answer's content, as a dict or JSON text; empty accepts any content. A schema with a member `messageType`
     is the form of the whole answer instead."""
     tool: str | None = None
@@ -127,6 +125,8 @@ def _fields_of(given: Mapping[str, Any], what: str) -> dict[str, Any]:
         fields[field] = value
     if not isinstance(fields.get("name"), str):
         raise ConfigurationError(f'{what} {given!r:.200} has no name: add "name": "..."')
+    if "schema" in fields:
+        fields["schema"] = read_schema(fields["schema"], f"{what} {shown(fields['name'])}: ")
     return fields
 
 

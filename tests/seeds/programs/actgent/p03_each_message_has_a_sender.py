@@ -13,11 +13,11 @@ from actgent import BareAgent, ScriptedLLM, Sender, ToolCall, tool
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 async def main() -> None:
-    llm = ScriptedLLM([ToolCall("search", {"name": "notes"}), "It is in /home.", "Understood."])
+    llm = ScriptedLLM([ToolCall("search", {"name": "notes"}), "It is in /files.", "Understood."])
     async with BareAgent("clerk", llm=llm, tools=[search]) as agent:
         session = await agent.create_session("ada", "Where are my notes?")
         await session.wait_idle()

@@ -14,12 +14,12 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, tool
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 async def main() -> None:
     seen, answers = [], []
-    llm = ScriptedLLM([ToolCall("search", {"name": "notes"}), "They are in /home/notes."])
+    llm = ScriptedLLM([ToolCall("search", {"name": "notes"}), "They are in /files/notes."])
     agent = BareAgent("clerk", llm=llm, tools=[search])
     agent.on_message(lambda message: seen.append((message.sender.kind, message.text)))
     async with agent:
@@ -28,7 +28,7 @@ async def main() -> None:
         await session.wait_idle()
     kinds = [kind for kind, _ in seen]
     assert kinds == ["user", "assistant", "tool", "assistant"], seen
-    assert answers == ["They are in /home/notes."] == [seen[-1][1]]
+    assert answers == ["They are in /files/notes."] == [seen[-1][1]]
 
 
 trio.run(main)

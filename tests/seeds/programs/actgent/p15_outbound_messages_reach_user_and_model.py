@@ -13,7 +13,7 @@ from actgent import ScriptedLLM, SimpleAgent, tool
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def answer(message_type: str, content: object) -> str:
@@ -22,7 +22,7 @@ def answer(message_type: str, content: object) -> str:
 
 SCRIPT = [
     answer("TOOL_INVOCATION", {"name": "search", "parameters": {"name": "notes"}}),
-    answer("DIRECT_RESPONSE", "They are in /home/notes."),
+    answer("DIRECT_RESPONSE", "They are in /files/notes."),
     answer("mood", {"level": 3}),
 ]
 
@@ -37,9 +37,9 @@ async def main() -> None:
         await session.wait_idle()
         await session.chat("How do I feel?")
         await session.wait_idle()
-    assert out == [("conversation", "They are in /home/notes."), ("event", {"level": 3})], out
+    assert out == [("conversation", "They are in /files/notes."), ("event", {"level": 3})], out
     after_the_tool, last = ([str(message.parts) for message in chat.messages] for chat in llm.chats[1:])
-    assert "/home/notes" in after_the_tool[-1]
+    assert "/files/notes" in after_the_tool[-1]
     assert len(last) == 5
     assert "Where are my notes?" in last[0]
 

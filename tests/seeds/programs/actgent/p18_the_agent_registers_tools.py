@@ -14,19 +14,19 @@ from actgent import BareAgent, ScriptedLLM, ToolCall, tool
 @tool(thread=False)
 def file_search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 async def main() -> None:
     llm = ScriptedLLM(
-        [ToolCall("file_search", {"name": "notes"}), "They are in /home/notes.", "No tools now."]
+        [ToolCall("file_search", {"name": "notes"}), "They are in /files/notes.", "No tools now."]
     )
     agent = BareAgent("clerk", llm=llm)
     agent.tools.add(file_search)
     assert agent.tools.get("file_search") is file_search
     assert agent.tools.get("other") is None
     async with agent:
-        assert str(await agent.run("Where are my notes?")) == "They are in /home/notes."
+        assert str(await agent.run("Where are my notes?")) == "They are in /files/notes."
         agent.tools.remove("file_search")
         await agent.run("And now?")
     offered = [[spec.name for spec in chat.tools] for chat in llm.chats]

@@ -13,7 +13,7 @@ def file_search(name: str) -> str:
     """Search for a file."""
     if name == "secret":
         raise PermissionError("not yours")
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 async def main() -> None:
@@ -25,7 +25,7 @@ async def main() -> None:
         session.on_tool_result(lambda result, session: both.append((result.content, session.owner.name)))
         await session.wait_idle()
     assert alone == [("file_search", "success"), ("file_search", "error")], alone
-    assert both[0] == ("/home/notes", "ada")
+    assert both[0] == ("/files/notes", "ada")
     assert both[1][1] == "ada"
 
 

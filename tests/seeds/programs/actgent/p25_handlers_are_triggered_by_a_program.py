@@ -20,11 +20,11 @@ async def main() -> None:
         session.on_event(lambda event: called.append(("event", event.name)))
         session.on_exception(lambda failure: called.append(("exception", failure.kind)))
         await session.deliver(Reply(text="Hello"))
-        await session.deliver(ToolResult(call_id="1", tool_name="search", content="/home"))
+        await session.deliver(ToolResult(call_id="1", tool_name="search", content="/files"))
         await session.deliver(Event(name="mood", data={"level": 3}))
         await session.deliver(Failure(kind="model", error=ValueError("bad"), message_id="m"))
         assert session.history == ()
-    kinds = [("conversation", "Hello"), ("tool", "/home"), ("event", "mood"), ("exception", "model")]
+    kinds = [("conversation", "Hello"), ("tool", "/files"), ("event", "mood"), ("exception", "model")]
     assert called == kinds, called
 
 

@@ -14,14 +14,14 @@ CALLS = []
 def file_search(name: str, depth: int = 1) -> str:
     """Search for a file."""
     CALLS.append(name)
-    return f"/home/{name} at depth {depth}"
+    return f"/files/{name} at depth {depth}"
 
 
 async def main() -> None:
     agent = BareAgent("clerk", llm=ScriptedLLM([]), tools=[file_search])
     search = agent.tools.get("file_search")
     assert search is not None
-    assert await search.run({"name": "notes", "depth": 2}) == "/home/notes at depth 2"
+    assert await search.run({"name": "notes", "depth": 2}) == "/files/notes at depth 2"
     for wrong in ({}, {"name": "notes", "depth": "deep"}, {"name": "notes", "other": 1}):
         try:
             await search.run(wrong)

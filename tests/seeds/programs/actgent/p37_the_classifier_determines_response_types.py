@@ -13,7 +13,7 @@ from actgent import ReActAgent, ScriptedLLM, tool
 @tool(thread=False)
 def file_search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def action(purpose: str, content: object) -> str:
@@ -26,7 +26,7 @@ def action(purpose: str, content: object) -> str:
 
 
 INVOCATION = action("TOOL_INVOCATION", {"name": "file_search", "parameters": {"name": "notes"}})
-DIRECT = action("DIRECT_RESPONSE", {"message": "They are in /home/notes."})
+DIRECT = action("DIRECT_RESPONSE", {"message": "They are in /files/notes."})
 
 
 async def main() -> None:
@@ -38,7 +38,7 @@ async def main() -> None:
         session.on_tool_result(lambda result: called.append(("tool", result.content)))
         session.on_conversation(lambda reply: called.append(("conversation", str(reply))))
         await session.wait_idle()
-    assert called == [("tool", "/home/notes"), ("conversation", "They are in /home/notes.")], called
+    assert called == [("tool", "/files/notes"), ("conversation", "They are in /files/notes.")], called
 
 
 trio.run(main)

@@ -12,17 +12,17 @@ from actgent.testing import open_provider
 @tool(thread=False)
 def file_search(name: str, depth: int = 1) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 async def main() -> None:
-    script = [ToolCall("file_search", {"name": "notes"}), "They are in /home/notes."]
+    script = [ToolCall("file_search", {"name": "notes"}), "They are in /files/notes."]
     async with open_provider(script) as provider:
         llm = OpenAI("gpt-4", base_url=provider.openai_url, api_key="any")
         agent = BareAgent("clerk", llm=llm)
         agent.tools.add(file_search)
         async with agent:
-            assert str(await agent.run("Where are my notes?")) == "They are in /home/notes."
+            assert str(await agent.run("Where are my notes?")) == "They are in /files/notes."
         await llm.aclose()
         first, second = (request.json for request in provider.requests)
     [function] = [each["function"] for each in first["tools"] if each["function"]["name"] == "file_search"]
@@ -31,7 +31,7 @@ async def main() -> None:
     assert function["parameters"]["properties"]["name"]["type"] == "string"
     assert function["parameters"]["required"] == ["name"]
     result = second["messages"][-1]
-    assert (result["role"], result["content"]) == ("tool", "/home/notes"), result
+    assert (result["role"], result["content"]) == ("tool", "/files/notes"), result
 
 
 trio.run(main)

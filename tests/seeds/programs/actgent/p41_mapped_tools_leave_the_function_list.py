@@ -14,7 +14,7 @@ from actgent.testing import open_provider
 @tool(thread=False)
 def file_search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def direct(text: str) -> str:

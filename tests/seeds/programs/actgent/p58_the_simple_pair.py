@@ -13,7 +13,7 @@ from actgent import ScriptedLLM, SimpleAgent, tool
 @tool(thread=False)
 def file_search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def answer(message_type: str, content: object) -> str:
@@ -22,7 +22,7 @@ def answer(message_type: str, content: object) -> str:
 
 SCRIPT = [
     answer("TOOL_INVOCATION", {"name": "file_search", "parameters": {"name": "notes"}}),
-    answer("DIRECT_RESPONSE", "They are in /home/notes."),
+    answer("DIRECT_RESPONSE", "They are in /files/notes."),
     answer("mood", {"level": 3}),
     answer("strange", "It has no such type."),
     answer("DIRECT_RESPONSE", "Good night."),
@@ -40,8 +40,8 @@ async def main() -> None:
             await session.chat(text)
             await session.wait_idle()
     assert out == [
-        ("tool", "/home/notes"),
-        ("conversation", "They are in /home/notes."),
+        ("tool", "/files/notes"),
+        ("conversation", "They are in /files/notes."),
         ("mood", {"level": 3}),
         ("conversation", "Good night."),
     ], out

@@ -12,7 +12,7 @@ INVOCATION = """\
     "question_nature": "COMPLEX",
     "primary_action": {
         "response_purpose": "TOOL_INVOCATION",
-        "response_content": { "name": "tool_name", "parameters": { "path": "/home" } }
+        "response_content": { "name": "tool_name", "parameters": { "path": "/files" } }
     }
 }"""
 MESSAGE = """\
@@ -44,14 +44,14 @@ async def main() -> None:
     llm, out = ScriptedLLM([INVOCATION, MESSAGE, EVENT]), []
     count = {"name": "count", "schemaTemplate": {"files": 1}}
     async with ReActAgent("clerk", llm=llm, instructions=[count], tools=[list_files]) as agent:
-        session = await agent.create_session("ada", "What is in /home?")
+        session = await agent.create_session("ada", "What is in /files?")
         session.on_tool_result(lambda result: out.append(result.content))
         session.on_conversation(lambda reply: out.append(str(reply)))
         session.on_event(lambda event: out.append((event.name, event.data["files"])))
         await session.wait_idle()
         await session.chat("Count them.")
         await session.wait_idle()
-    assert out == ["/home/a, /home/b", "There are two files.", ("count", 2)], out
+    assert out == ["/files/a, /files/b", "There are two files.", ("count", 2)], out
     assert len(llm.chats) == 3  # no answer was asked again
 
 

@@ -16,7 +16,7 @@ from actgent import BareAgent, ReActAgent, ScriptedLLM, SimpleAgent, ToolCall, t
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def simple(name: str, content: object) -> str:
@@ -44,7 +44,7 @@ async def main() -> None:
             session.on_tool_result(lambda result, results=results: results.append(result.content))
             session.on_conversation(lambda reply, answers=answers: answers.append(str(reply)))
             await session.wait_idle()
-        assert results == ["/home/notes"] * runs, (kind, results)
+        assert results == ["/files/notes"] * runs, (kind, results)
         assert answers == ["Found."]
     llm = ScriptedLLM(["No tools here."])
     async with BareAgent("clerk", llm=llm) as agent:

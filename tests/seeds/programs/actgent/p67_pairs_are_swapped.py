@@ -13,7 +13,7 @@ from actgent import Agent, AgentBuilder, ScriptedLLM, tool
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def simple(name: str, content: object) -> str:
@@ -50,7 +50,7 @@ async def main() -> None:
             form("mood", {"level": 3}),
         ]
         found[pair] = await outcomes_of(builder.protocol(pair).llm(ScriptedLLM(script)).build())
-    expected = [("tool", "/home/notes"), ("conversation", "They are there."), ("mood", 3)]
+    expected = [("tool", "/files/notes"), ("conversation", "They are there."), ("mood", 3)]
     assert found == {"simple": expected, "react": expected}, found
 
 

@@ -13,7 +13,7 @@ from actgent import ReActAgent, ScriptedLLM, tool
 @tool(thread=False)
 def search(name: str) -> str:
     """Search for a file."""
-    return f"/home/{name}"
+    return f"/files/{name}"
 
 
 def action(purpose: str, content: object) -> str:

@@ -17,11 +17,11 @@ class FileSearchTool(Tool):
         return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
     async def execute(self, parameters):
-        return f"/home/{parameters['name']}"
+        return f"/files/{parameters['name']}"
 
 
 @tool(thread=False)
-def list_files(folder: str = "/home") -> list[str]:
+def list_files(folder: str = "/files") -> list[str]:
     """List the files of a folder.
 
     Args:
@@ -37,7 +37,7 @@ async def main() -> None:
         session = await agent.create_session("ada", "Where are my notes?")
         session.on_tool_result(lambda result: results.append(result.content))
         await session.wait_idle()
-    assert results == ["/home/notes", '["/srv/notes"]'], results
+    assert results == ["/files/notes", '["/srv/notes"]'], results
     specs = {spec.name: spec for spec in llm.chats[0].tools}
     assert specs["FileSearch"].description == "Searches for a file."
     assert specs["FileSearch"].parameters["required"] == ["name"]
