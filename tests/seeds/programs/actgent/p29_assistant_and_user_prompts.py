@@ -1,6 +1,9 @@
-"""`getAssistantPrompt()` generates prompts in the agent's own words, and `getUserPrompt()` formats what goes with user messages.
+"""`getAssistantPrompt()` generates assistant-level prompts, and `getUserPrompt()` formats user messages.
 
 Document: Core Architecture, PromptManager.
+
+Differs: A user's message goes to the model as it was said; `user_prompt=` is a template whose text stands after it in each request, and is
+not remembered.
 """
 
 import trio

@@ -1,6 +1,9 @@
 """`new ReActAgent({instructions: loadInstructions("brain.md"), tools: [new FileSearchTool(), new AgentGenerator()]})` is an agent with reasoning.
 
 Document: Appendix, ReAct Agent Implementation; Common Use Cases, Complex Reasoning Agent.
+
+Differs: `loadInstructions("brain.md")` is `read_folder("brain.md", tools=names).instructions`, which also checks that the tools of the
+instructions are among those names.
 """
 
 import json
