@@ -237,7 +237,8 @@ class AgentCore:
         try:
             outcomes = self.read(turn, view, answer, calls)
         except (ParseError, EmptyAnswer) as error:
-            error.raw = error.raw or answer.text
+            if isinstance(error, ParseError):
+                error.raw = error.raw or answer.text
             self._repair(turn, message, error)
         else:
             repairs, turn.progress.repairs = turn.progress.repairs, 0
