@@ -331,7 +331,7 @@ class Session(Generic[DataT_co]):
         self._agent.check_loop("session.observe()")
         wanted = Wanted(types=types, turn=turn)
         context = self._here
-        if (recent := context.conversation.recent) is not None:
+        if (recent := context.conversation.open_recent()) is not None:
             return observe_recent(context, recent, self._agent.sessions, after=after, wanted=wanted)
         return observe(self._agent.journal, self._agent.sessions, self._here.key, after=after, wanted=wanted)
 
@@ -354,7 +354,7 @@ class Session(Generic[DataT_co]):
         """
         self._agent.check_loop("session.observations()")
         key, wanted = SessionKey(self.agent_name, self.id), Wanted(types=types, turn=turn)
-        if (recent := self._context.conversation.recent) is not None:
+        if (recent := self._context.conversation.open_recent()) is not None:
             await trio.lowlevel.checkpoint()
             return list_recent(recent, after=after, limit=limit, wanted=wanted)
         journal = need_journal(self._agent.journal)
@@ -405,7 +405,7 @@ class Session(Generic[DataT_co]):
             context,
             content,
             sender,
-            Priority.of_chat(priority),
+            priority if type(priority) is Priority else Priority.of_chat(priority),
             message_id=message_id,
             deadline=enqueue_timeout,
             on_busy=on_busy,

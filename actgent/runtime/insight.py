@@ -183,7 +183,7 @@ class Insight:
             self._table_of(agent),
         )
         context = None if table is None else table.get(session_id)
-        if context is None or table is None or (recent := context.conversation.recent) is None:
+        if context is None or table is None or (recent := context.conversation.open_recent()) is None:
             return observe(self.journal, table, key, after=after, wanted=wanted)
         return observe_recent(context, recent, table, after=after, wanted=wanted)
 
@@ -208,7 +208,7 @@ class Insight:
             self._table_of(agent),
         )
         context = None if table is None else table.get(session_id)
-        if context is not None and (recent := context.conversation.recent) is not None:
+        if context is not None and (recent := context.conversation.open_recent()) is not None:
             await trio.lowlevel.checkpoint()
             return list_recent(recent, after=after, limit=limit, wanted=wanted)
         return await list_observations(

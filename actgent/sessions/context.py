@@ -186,8 +186,8 @@ class SessionContext:
         self.watch_deadline()
         if self.log is not None:
             self.log.add(record)
-        elif self.conversation.recent is not None:
-            self.conversation.recent.add_record(record)
+        elif (recent := self.conversation.open_recent()) is not None:
+            recent.add_record(record)
 
     def watch_deadline(self) -> None:
         """Have what nobody decides expire in time."""
@@ -411,8 +411,8 @@ def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
             return
         if found.log is not None:
             found.log.change(record)
-        elif found.conversation.recent is not None:
-            found.conversation.recent.add_record(record)
+        elif (recent := found.conversation.open_recent()) is not None:
+            recent.add_record(record)
 
     return write
 

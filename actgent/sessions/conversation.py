@@ -155,7 +155,8 @@ class SessionConversation:
     """The marks of the last notices, by their sources."""
     _history: tuple[Message, ...] = ()
     """The messages when they were last asked for as a whole."""
-    _recent: RecentRecords | None = None
+    recent: RecentRecords | None = None
+    """The newest records, for observations; None in a session that a journal holds, and before the first message."""
     _unseen: Message | None = None
     """The last answer as long as the view does not have it: many a session's last one is never shown to a model."""
 
@@ -178,8 +179,10 @@ class SessionConversation:
     def append(self, message: Message, *, answered: bool = False) -> None:
         """Add the next message; `answered`: its turn has had its answer, so it is not to be noticed."""
         self.messages.append(message)
-        if self.keeps_recent and (recent := self.recent) is not None:
-            recent.add(message)
+        if self.keeps_recent:
+            if self.recent is None:
+                self.recent = RecentRecords()
+            self.recent.add(message)
         if message.origin or message.sender.kind == "tool":
             self.know_origins((message,))
         if self._unseen is not None:
@@ -203,12 +206,11 @@ class SessionConversation:
                 if isinstance(part, ToolResult) and part.origin:
                     self.origin = join_origins(self.origin, part.origin)
 
-    @property
-    def recent(self) -> RecentRecords | None:
-        """The newest records, for observations; None if a journal holds the session."""
-        if self._recent is None and self.keeps_recent:
-            self._recent = RecentRecords()
-        return self._recent
+    def open_recent(self) -> RecentRecords | None:
+        """Return the newest records, for observations; None if a journal holds the session."""
+        if self.recent is None and self.keeps_recent:
+            self.recent = RecentRecords()
+        return self.recent
 
     @property
     def view(self) -> ModelView:
