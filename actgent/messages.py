@@ -176,6 +176,9 @@ class Sender(Serializable):
     kind: SenderKind = "user"
     """Who it is; see the class."""
 
+    def __str__(self) -> str:
+        return self.name
+
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # type: ignore[redundant-expr]
             raise ConfigurationError(f"a sender has a name that is not empty, not {self.name!r}")
@@ -722,9 +725,12 @@ class Failure(Serializable):
     raw: str = ""
     """The model's text, where there was one."""
 
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.error}"
+
     @property
     def user_message(self) -> str:
-        """A sentence for the program's user, which tells nothing of how it works: by the provider's status, or the kind."""
+        """A sentence for end users, without technical details. It depends on the provider's status or on the kind."""
         return sentence_for(self.kind, self.error)
 
     @property

@@ -4,8 +4,10 @@ from types import MappingProxyType
 
 import pytest
 
+from actgent.errors import ModelError
 from actgent.messages import (
     NO_METADATA,
+    Failure,
     File,
     Image,
     Message,
@@ -146,6 +148,12 @@ def test_usage_adds_up_and_an_unknown_price_stays_unknown():
     once = Usage(input_tokens=3, output_tokens=2, cached_tokens=1, cost=0.5)
     assert once + once == Usage(input_tokens=6, output_tokens=4, cached_tokens=2, cost=1.0)
     assert (once + Usage(cost=None)).cost is None
+
+
+def test_a_sender_and_a_failure_print_as_short_text():
+    """A printed sender is its name, and a printed failure its kind and its error."""
+    assert str(Sender("ada")) == "ada"
+    assert str(Failure(kind="model", error=ModelError("no answer"), message_id="m")) == "model: no answer"
 
 
 def test_a_reply_is_its_text():

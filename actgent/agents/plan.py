@@ -144,11 +144,11 @@ class PlanAgent(Agent[DataT_co, DepsT]):
 
 
 def _not_enabled(_: ToolCall, tool: Tool, told: ToolContext) -> str | None:
-    """The rule of access: the configuration of a session names the only tools that it may call."""
+    """Return the reason why the session may not call a tool, or None if the tool is enabled."""
     enabled = _enabled_in(told.state or {})
     if _is_enabled(tool, enabled):
         return None
-    return f'Tool "{tool.name}" is not enabled for thread "{told.session_id}".'
+    return f'Tool "{tool.name}" is not enabled for session "{told.session_id}".'
 
 
 def _is_enabled(tool: Tool, enabled: Sequence[str] | None) -> bool:

@@ -23,11 +23,7 @@ def check_arguments(
     if not isinstance(name, str) or not name.strip():
         raise ConfigurationError(f"name= is a text that is not empty, e.g. 'clerk', not {name!r:.200}")
     check_id("name", name)
-    if isinstance(tools, str | Mapping | Toolset) or not isinstance(tools, Iterable):
-        named = getattr(tools, "name", None) or getattr(tools, "__name__", None)
-        raise ConfigurationError(
-            f"tools= takes a list of tools: tools=[{named or '...'}], not {tools!r:.200}"
-        )
+    check_tools(tools)
     if not isinstance(protocol, Protocol | None):
         raise ConfigurationError(
             f"protocol= takes a Protocol object, e.g. Bare(), not {protocol!r}{_as_object(protocol, Protocol)}"
@@ -37,6 +33,19 @@ def check_arguments(
         _check_memory(memory)
     if not isinstance(models, Mapping | None):
         raise ConfigurationError(f"models= takes {{role: model}}, not {models!r}")
+
+
+def check_tools(tools: object) -> None:
+    """Raise if `tools=` is not a list of tools, e.g. one tool or a dict.
+
+    Raises:
+        ConfigurationError: `tools` is text, a mapping, a toolset, or not iterable.
+    """
+    if isinstance(tools, str | Mapping | Toolset) or not isinstance(tools, Iterable):
+        named = getattr(tools, "name", None) or getattr(tools, "__name__", None)
+        raise ConfigurationError(
+            f"tools= takes a list of tools: tools=[{named or '...'}], not {tools!r:.200}"
+        )
 
 
 def _check_memory(memory: object) -> None:

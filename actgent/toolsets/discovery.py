@@ -41,16 +41,19 @@ _log = logger_of(__name__)
 
 @attrs.frozen
 class Discovery:
-    """What was found; `Agent(tools=found.tools)` has it all."""
+    """The result of `discover`. Iterating over it yields the tools: `Agent(tools=discover("tools"))`."""
 
     tools: tuple[Tool | Toolset, ...] = ()
-    """Those that agents can be given."""
+    """Tools and toolsets that were found."""
     places: Mapping[str, str] = attrs.field(factory=dict)
-    """Where each comes from, by its name: `file:line`, or a module, or an entry point."""
+    """Origin of each tool, by tool name: `file:line`, a module, or an entry point."""
     problems: tuple[InvalidFile, ...] = ()
-    """What could not be loaded at all: `file:line: reason`."""
+    """Files, modules and entry points that could not be loaded: `file:line: reason`."""
     skipped: tuple[InvalidFile, ...] = ()
-    """What is no tool though it looks like one: private names, wrong signatures, names that are there twice."""
+    """Objects that look like tools but are not usable: private names, wrong signatures, duplicate names."""
+
+    def __iter__(self) -> Iterator[Tool | Toolset]:
+        return iter(self.tools)
 
 
 def discover(
@@ -60,20 +63,20 @@ def discover(
     modules: Iterable[str] = (),
     entry_points: Iterable[str] = (),
 ) -> Discovery:
-    """Find tools and toolsets where they are named; what is wrong is a warning in the log, and the rest is there.
+    """Load the tools and toolsets of folders, files, modules and entry points. Broken files are logged and skipped.
 
-    Found are objects made by `@tool`, tools and toolsets in variables, classes made from `Tool`, and functions
-    `(state, args)`. A name that begins with `_` is private.
+    A tool is an object made by `@tool`, a `Tool` or `Toolset` in a variable, a subclass of `Tool`, or a function
+    `(state, args)`. Names that begin with `_` are private.
 
     Args:
-        folders: Folders with files called `actgent_tools.py`, `tagent.tools.py` or `NAME.tools.py`, which are run.
-        recursive: Look into the folders below them, too, but not into hidden ones.
-        files: Files of any name, which are run.
-        modules: Modules by name, `myshop.tools`, which are imported.
-        entry_points: Names in the group `actgent.tools` of packages that are installed.
+        folders: Folders with files called `actgent_tools.py`, `tagent.tools.py` or `NAME.tools.py`. The files are run.
+        recursive: Also search subfolders, except hidden ones.
+        files: Files with any name. The files are run.
+        modules: Names of modules to import, e.g. `myshop.tools`.
+        entry_points: Entry points of installed packages in the group `actgent.tools`.
 
     Raises:
-        ConfigurationError: there is no such folder.
+        ConfigurationError: A folder does not exist.
     """
     found = _Finding()
     found.load_files((*map(Path, _listed(files, "files")), *_files(folders, recursive=recursive)))
@@ -177,7 +180,7 @@ class _Finding:
 
     def _skip(self, file: str, line: int, reason: str) -> None:
         self.skipped.append(InvalidFile(file, line, reason))
-        _log.warning("this is no tool: %s", shown(str(self.skipped[-1])))
+        _log.warning("not a tool: %s", shown(str(self.skipped[-1])))
 
 
 # --- what a module has -------------------------------------------------------------------------

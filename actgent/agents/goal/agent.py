@@ -12,6 +12,7 @@ from actgent.agents.agent import Agent
 from actgent.agents.options import CommonOptions, FormT, MessageOptions, ToolLike, Tools
 from actgent.agents.runs import view_session
 from actgent.agents.session import Session
+from actgent.agents.validation import check_tools
 from actgent.errors import ConfigurationError, InboxFull, UsageError
 from actgent.messages import DataT_co, Message, Reply, new_id
 from actgent.protocols.goal import CustomAction, Goal, goal_view
@@ -221,13 +222,14 @@ def _was_answered(history: Iterable[Message]) -> bool:
 
 
 def tools_from(tools: Tools, *, bound: int | None = None) -> list[Tool | Toolset]:
-    """Tools from tools and functions; those with the parameters `(state, args)` become `StateTool`s that see the goal.
+    """Return the tools of a goal agent. Functions of `(state, args)` become `StateTool`s that see the goal.
 
     Raises:
-        ConfigurationError: a function that no tool can be made of.
+        ConfigurationError: `tools` is neither a list nor a dict, or a function cannot become a tool.
     """
     if isinstance(tools, Mapping):
         return [_tool_from(made, name, bound) for name, made in tools.items()]
+    check_tools(tools)
     return [_tool_from(made, None, bound) for made in tools]
 
 

@@ -8,7 +8,7 @@ import attrs
 import pydantic
 import pytest
 
-from actgent import ConfigurationError, GoalAgent, ScriptedLLM, ToolCall, discover, run_agent
+from actgent import BareAgent, ConfigurationError, GoalAgent, ScriptedLLM, ToolCall, discover, run_agent
 from actgent.protocols.goal import CustomAction
 
 
@@ -122,6 +122,21 @@ async def test_tools_that_were_found_in_files_see_the_goal(tmp_path):
     result = await run_agent("buy", llm, tools=found.tools)
     assert result.raw_data == {"shop": "buy"}
     assert found.tools[1].beside is None  # the one that was given may serve others
+
+
+async def test_the_result_of_discover_is_accepted_as_tools(tmp_path):
+    """`tools=discover(folder)` gives an agent the discovered tools."""
+    (tmp_path / "tagent.tools.py").write_text("def n(state, args):\n    return ('n', 5)\n", encoding="utf-8")
+    result = await run_agent("find n", ScriptedLLM([use("n"), ACHIEVED]), tools=discover(tmp_path))
+    assert result.raw_data == {"n": 5}
+    assert "n" in BareAgent("any", llm=ScriptedLLM([]), tools=discover(tmp_path)).tools
+
+
+@pytest.mark.parametrize("tools", [5, look, "look"], ids=repr)
+def test_tools_that_are_no_list_are_refused_with_the_right_form(tools):
+    """A goal agent refuses a single tool, and names what it expects."""
+    with pytest.raises(ConfigurationError, match=r"tools= takes a list of tools: tools=\["):
+        GoalAgent("worker", llm=ScriptedLLM([]), tools=tools)
 
 
 # --- arguments -------------------------------------------------------------------------------

@@ -468,7 +468,7 @@ async def test_case_31_the_errors_of_calls(plan_agent):
         session.on_tool_result(results.append)
         await agent.process("q", session=session)
     disabled, unknown, wrong, failed = [result.error for result in results]
-    assert disabled == 'Tool "search" is not enabled for thread "t".'
+    assert disabled == 'Tool "search" is not enabled for session "t".'
     assert "nowhere" in unknown
     assert "not found" in unknown
     assert "/a" in wrong
@@ -618,4 +618,4 @@ async def test_disabled_tools_give_no_result_of_another_session():
         for session in (free, free, bound):
             await agent.process("a?", session=session)
     assert asked == ["a"]
-    assert [result.error for result in results] == [f'Tool "lookup" is not enabled for thread "{bound.id}".']
+    assert [result.error for result in results] == [f'Tool "lookup" is not enabled for session "{bound.id}".']
