@@ -58,6 +58,20 @@ from .agents.session import (
 from .agents.steps.agent import (
     StepsAgent as StepsAgent,
 )
+from .agents.steps.answer import (
+    AgentAnswer as AgentAnswer,
+    StepState as StepState,
+    ToolExecution as ToolExecution,
+)
+from .agents.steps.events import (
+    FinalEvent as FinalEvent,
+    PlanEvent as PlanEvent,
+    StepEvent as StepEvent,
+    StreamEnd as StreamEnd,
+    StreamStart as StreamStart,
+    ToolExecutionEvent as ToolExecutionEvent,
+    ToolResultsEvent as ToolResultsEvent,
+)
 from .agents.teams.agent_tools import (
     delegation_tools as delegation_tools,
 )

@@ -6,8 +6,7 @@ that are a plan, tool executions and an answer, marked as incomplete while they 
 
 import trio
 
-from actgent import ScriptedLLM, StepsAgent, ToolError, tool
-from actgent.agents.steps.answer import AgentAnswer, StepState, ToolExecution
+from actgent import AgentAnswer, ScriptedLLM, StepsAgent, StepState, ToolError, ToolExecution, tool
 
 
 @tool(effect="pure")

@@ -1,4 +1,4 @@
-"""One object that a streamed run of a `StepsAgent` fills: what was planned, done and answered so far."""
+"""`AgentAnswer`, the growing state of a run that `StepsAgent.stream_state` yields."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Literal
@@ -25,49 +25,49 @@ StepType = Literal["plan", "execution", "final", "unknown"]
 
 @attrs.define
 class ToolExecution(Serializable):
-    """One tool call of a step, and what has come of it."""
+    """A tool call of a step, with its status and result."""
 
     type: ClassVar[str] = "tool_execution_state"
-    """Its name as JSON; `tool_execution` is the event."""
+    """Value of `type` in the JSON form. The `type` of the event is `tool_execution`."""
     tool_id: str
-    """The call's id."""
+    """Id of the call."""
     tool_name: str
     """The tool's name."""
     parameters: Mapping[str, Any] | str = attrs.field(factory=dict)
-    """A str is what could not be read as an object, and never runs."""
+    """Arguments of the call. A str is text that is not a JSON object; such a call is refused."""
     status: ToolProgress | Literal["pending"] = "pending"
-    """How far the call is; `pending` until it runs."""
+    """`pending` until the call starts."""
     result: str | None = None
-    """What it returned, as text; None where nothing is there."""
+    """Returned value as text; None if the call has not returned or returned an empty text."""
     error: str | None = None
-    """What went wrong; None where nothing did."""
+    """Error of the call; None if it did not fail."""
 
 
 @attrs.define
 class StepState(Serializable):
-    """One model call of the run."""
+    """A step of the run: one model call and its tool calls."""
 
     step_id: str
-    """As in the events of the step."""
+    """Id of the model's message; the events of the step have the same id."""
     step_number: int
-    """From 1."""
+    """Number of the step in the run, from 1."""
     step_type: StepType = "unknown"
-    """What the model did; `unknown` until its answer says so."""
+    """Kind of the answer; `unknown` until the answer shows it."""
     plan: str = ""
-    """The plan in words; empty where the step makes none."""
+    """Text of the plan; empty if the answer is not a plan."""
     thought: str = ""
-    """The model's reasons, in its words."""
+    """Reasoning of the model; may be empty."""
     tool_executions: list[ToolExecution] = attrs.field(factory=list)
-    """The calls of the step, in their order."""
+    """Tool calls of the step, in order."""
     answer: str = ""
-    """The final answer, where the step gives it."""
+    """Final answer; empty if this is not the last step."""
     is_complete: bool = False
-    """True if the model's answer is whole."""
+    """True if the answer is whole and all tool calls of the step have ended."""
     error: str | None = None
-    """Why the run ended in this step; None where it did not."""
+    """Error that ended the run in this step; None if it did not fail here."""
 
     def apply(self, event: StepsEvent) -> bool:
-        """Take an event of this step over; False where it changes nothing."""
+        """Apply an event to the step. Return False if events of its class change nothing."""
         match event:
             case PlanEvent():
                 self.plan = event.plan
@@ -91,7 +91,7 @@ class StepState(Serializable):
         self.step_type, self.is_complete = kind, complete
 
     def _execution(self, call: ToolCall) -> ToolExecution:
-        """The call as it is now, with what is known of it; its events may have come before."""
+        """Return the execution of a call with its newest arguments. Events of the call may have arrived before."""
         known = self._find(call.id) or ToolExecution(call.id, call.name)
         known.tool_name, known.parameters = call.name, call.arguments
         return known
@@ -111,20 +111,20 @@ class StepState(Serializable):
 
 @attrs.define
 class AgentAnswer(Serializable, Generic[DataT_co]):
-    """The run so far. The same object is given again after each change."""
+    """State of a run. `stream_state` yields the same object after each change."""
 
     query: str
-    """What was asked."""
+    """The request."""
     steps: list[StepState] = attrs.field(factory=list)
-    """The model calls of the run, in their order."""
+    """Steps of the run, in order."""
     text: str = ""
-    """The final answer."""
+    """Final answer; it grows while the model writes."""
     data: DataT_co | None = None
-    """The final answer as a value of the declared type, where there is one."""
+    """Value of the type in `output=`; None without an output type."""
     is_complete: bool = False
-    """True: the run ended with an answer."""
+    """True if the run has ended with an answer."""
     failure: Failure | None = None
-    """The error that it ended with instead."""
+    """Failure that ended the run; None if it did not fail."""
     usage: Usage = NO_USAGE
     """Usage of the run, as its answer says."""
 

@@ -1,7 +1,7 @@
-"""What a streamed run of a `StepsAgent` tells beside the deliveries of every stream.
+"""Events of `StepsAgent.stream`, in addition to the tokens, tool results and reply of every stream.
 
-Each event carries the id of its step: of one model call, and of the message that its answer is in the record.
-`complete` is False while the answer still grows; such an event is for display, and the next one voids it.
+The `step_id` of an event is the id of the model's message. It is the same for all events of one model call.
+If `complete` is False, the answer is still growing: display the event, and replace it by the next one of its kind.
 """
 
 from typing import Any, ClassVar, Literal
@@ -16,93 +16,93 @@ ToolProgress = Literal["started", "completed", "failed"]
 
 @attrs.frozen(kw_only=True)
 class StepsEvent(Serializable):
-    """Something that happened in a step."""
+    """Base class of the events of a step. A step is one model call and its tool calls."""
 
     type: ClassVar[str]
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     step_id: str
-    """The model call of the run that it belongs to."""
+    """Id of the model's message in this step."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamStart(StepsEvent):
-    """The first piece of an answer has come."""
+    """The model has sent the first piece of its answer."""
 
     type: ClassVar[str] = "stream_start"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
 
 
 @attrs.frozen(kw_only=True)
 class StreamEnd(StepsEvent):
-    """The answer is whole."""
+    """The model has sent its whole answer."""
 
     type: ClassVar[str] = "stream_end"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
 
 
 @attrs.frozen(kw_only=True)
 class PlanEvent(StepsEvent):
-    """The model made a plan."""
+    """The answer of the model is a plan."""
 
     type: ClassVar[str] = "agent_plan"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     plan: str
-    """The plan in words."""
+    """Text of the plan."""
     complete: bool = True
-    """False while the answer grows."""
+    """False while the answer is still growing."""
 
 
 @attrs.frozen(kw_only=True)
 class StepEvent(StepsEvent):
-    """The model wants tools to run."""
+    """The answer of the model is a step: tool calls."""
 
     type: ClassVar[str] = "agent_step"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     thought: str = ""
-    """Why, in the model's words; may be empty."""
+    """Reason for the calls, written by the model. May be empty."""
     calls: tuple[ToolCall, ...] = ()
-    """Their ids are `STEP_ID/PLACE`, the same while the answer grows and in the events of the tools."""
+    """Tool calls. The id `STEP_ID/NUMBER` of a call stays the same in later events of the step."""
     complete: bool = True
-    """False while the answer grows."""
+    """False while the answer is still growing."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolExecutionEvent(StepsEvent):
-    """A tool is about to run, or its result is there."""
+    """A tool call was started, completed, or failed."""
 
     type: ClassVar[str] = "tool_execution"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     tool_call_id: str
-    """The call, as in `StepEvent.calls`."""
+    """Id of the call in `StepEvent.calls`."""
     tool_name: str
     """The tool's name."""
     status: ToolProgress
-    """How far the call is."""
+    """`started`, `completed` or `failed`."""
     result: ToolResult | None = None
-    """What came of it; None while it runs."""
+    """Result of the call; None if it was only started."""
 
 
 @attrs.frozen(kw_only=True)
 class ToolResultsEvent(StepsEvent):
-    """All tools of a step have ended."""
+    """All tool calls of a step have ended."""
 
     type: ClassVar[str] = "tool_results"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     results: tuple[ToolResult, ...]
-    """In the order of the calls."""
+    """Results in the order of the calls."""
 
 
 @attrs.frozen(kw_only=True)
 class FinalEvent(StepsEvent):
-    """The final answer; exactly one is complete in a run that succeeds."""
+    """The final answer. A successful run has exactly one event of this class with `complete=True`."""
 
     type: ClassVar[str] = "final_response"
-    """Its name as JSON."""
+    """Value of `type` in the JSON form of the event."""
     text: str
-    """The answer in words."""
+    """Text of the answer."""
     data: Any = None
-    """The value of the declared output; None where there is none."""
+    """Value of the type in `output=`; None if the agent has no output type."""
     thought: str = ""
-    """What led to it, in the model's words; may be empty."""
+    """Reasoning of the model. May be empty."""
     complete: bool = True
-    """False while the answer grows."""
+    """False while the answer is still growing."""
