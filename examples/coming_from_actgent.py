@@ -1,11 +1,9 @@
-"""The document of actgent (TypeScript), ported: a ReAct agent from `brain.md`, with a mapped tool and a direct tool.
-
-`Creation` is mapped to `AgentGenerator`; the model can call `search_files` at any time. The last model call fails.
-"""
+"""actgent (TypeScript), ported: a ReAct agent from `brain.md`, a mapped tool, a direct tool, and handlers of two sessions."""
 
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -14,9 +12,7 @@ from actgent import AgentBuilder, AgentGenerator, ModelError, ScriptedLLM, Sessi
 FILES = {
     "brain.md": """\
 ---
-instructions:
-    creation: "instructions/creation.md"
-    clarification: "instructions/clarification.md"
+instructions: {creation: "instructions/creation.md", clarification: "instructions/clarification.md"}
 ---
 You make agents.
 """,
@@ -39,7 +35,7 @@ def answer(content: object, purpose: str = "DIRECT_RESPONSE") -> str:
 
 
 POET = {"name": "poet", "role": "a poet", "goal": "rhyme", "capabilities": ["odes"]}
-SCRIPT = [
+SCRIPT: list[Any] = [
     answer({"name": "search_files", "parameters": {"pattern": "*.md"}}, "TOOL_INVOCATION"),
     answer("I have three files."),
     answer({"messageType": "Creation"} | POET),
@@ -71,8 +67,8 @@ async def main() -> None:
             """Find files by a pattern, e.g. *.md."""
             return sorted(path.name for path in folder.rglob(pattern))
 
-        tools = [AgentGenerator(Path(place) / "agents"), search_files]
-        builder = AgentBuilder.from_folder(folder, tools=tools).protocol("react")
+        generator = AgentGenerator(Path(place) / "agents")
+        builder = AgentBuilder.from_folder(folder, tools=[generator, search_files]).protocol("react")
         async with builder.llm(ScriptedLLM(SCRIPT)).build() as smith:
             await ask(await smith.create_session("ada"), "Which files do you have?", "Make me a poet.")
             await ask(await smith.create_session("bob"), "Make me an agent.", "Are you there?")

@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from actgent import FunctionTool, LimitReached, Message, ModelError, StepsAgent, Tool
+from actgent import FunctionTool, LimitReached, Message, ModelError, StepsAgent
 
 
 class Client:
@@ -24,7 +24,7 @@ class Client:
         yield self.call(messages, **kwargs)
 
 
-class Calculator(Tool):
+class Calculator:
     """Adds two numbers."""
 
     def execute(self, parameters: dict[str, Any]) -> str:
@@ -47,8 +47,10 @@ class LastTwenty:
 
 def agent(*answers: dict[str, Any], max_iterations: int = 10) -> StepsAgent:
     llm = Client(*map(json.dumps, answers))
-    tools = [Calculator(), FunctionTool("weather", "Tells the weather.", weather)]
-    return StepsAgent("aide", llm=llm, memory=LastTwenty(), tools=tools, max_iterations=max_iterations)
+    ask = FunctionTool("weather", "Tells the weather.", weather)
+    return StepsAgent(
+        "aide", llm=llm, memory=LastTwenty(), tools=[Calculator(), ask], max_iterations=max_iterations
+    )
 
 
 def use(tool: str, **parameters: Any) -> dict[str, Any]:

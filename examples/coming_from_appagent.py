@@ -1,7 +1,6 @@
-"""AppAgent, ported: four modes with their tools, an own mode, state tools, an SQL database, and refused transitions.
+"""AppAgent, ported: four modes with their tools, an own mode, state tools, an SQL database, and refused transitions."""
 
-The model tries to deploy in every mode. Code refuses the call, so the prompt need not be obeyed.
-"""
+from typing import Any
 
 import trio
 
@@ -39,7 +38,7 @@ async def audit(service: str) -> str:
 
 
 DEPLOY = ToolCall("deploy", {"service": "shop"})
-SCRIPT = [
+SCRIPT: list[Any] = [
     [ToolCall("save_settings", {"settings": {"language": "en"}}), DEPLOY],
     "The language is set.",
     [DEPLOY, ToolCall("set_mode", {"mode": "act"})],

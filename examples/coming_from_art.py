@@ -5,6 +5,7 @@ and the answer says so. Then the model fails: `process` returns a result with th
 """
 
 import json
+from typing import Any
 
 import trio
 
@@ -34,7 +35,7 @@ CALLS = [
     {"toolName": "weather", "arguments": {"city": "Irkutsk"}},
     {"toolName": "send_mail", "arguments": {"to": "ada", "text": "1642 m"}},
 ]
-SCRIPT = [
+SCRIPT: list[Any] = [
     json.dumps({"thoughts": "Both.", "intent": "plan a trip", "plan": "look up both", "toolCalls": CALLS}),
     "Lake Baikal is 1642 m deep. I know nothing of the weather, and sent no mail.",
     ModelError("the provider does not answer"),

@@ -6,15 +6,15 @@ from typing import ClassVar, Protocol, TypeAlias
 
 from actgent.messages import ChatMessage, Message
 
-ManageHistory = Callable[[Sequence[Message]], Iterable[Message]]
-"""Gets a session's record, oldest first, and returns what the model is to be shown of it; changes nothing of what it got."""
+ManageHistory = Callable[[list[Message]], Iterable[Message]]
+"""A function that gets a copy of the session's history, oldest message first, and returns the messages to show to the model."""
 
 
 class ManagesHistory(Protocol):
-    """An object whose method is a `ManageHistory`."""
+    """An object with a `manage_history` method."""
 
-    def manage_history(self, history: Sequence[Message], /) -> Iterable[Message]:
-        """Return what the model is shown of a session's record; do not change the record."""
+    def manage_history(self, history: list[Message], /) -> Iterable[Message]:
+        """Return the messages to show to the model. `history` is a copy of the session's history, oldest message first."""
         ...
 
 

@@ -35,20 +35,20 @@ _ENVELOPE = frozenset(("action", "reasoning", "thought", "thoughts", *ARGUMENTS)
 
 @attrs.frozen
 class CustomAction:
-    """An action of one's own, which the model may choose beside those of the loop.
+    """An additional action that the model of a goal agent can choose.
 
-    `run(state, params)` is pure and returns `(key, value)`, a list of them, or None; its changes go into the
-    session's state. What it raises is told to the model, and the loop goes on.
+    `run(state, params)` returns changes of the session's state: `(key, value)`, a list of pairs, or None. It has no other
+    effects. If it raises, the model reads the error and the loop continues.
     """
 
     name: str
-    """The word by which the model chooses the action."""
+    """Name of the action in the model's answer."""
     description: str
-    """When to choose the action, in words for the model."""
-    run: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
-    """The function of the state and the params."""
+    """Description for the model: when to choose the action."""
+    run: Callable[[Any, Any], Any]
+    """Function of the state and the params, both dictionaries."""
     params: Mapping[str, Any] = attrs.field(factory=dict)
-    """The form of its params, a JSON Schema or a template; an empty one takes any."""
+    """JSON Schema or template of the params; an empty one accepts any params."""
 
     def __attrs_post_init__(self) -> None:
         if not self.name.strip() or self.name.strip().casefold() in ACTIONS:
