@@ -330,43 +330,43 @@ make_say = maker(Say)
 
 @attrs.frozen
 class CallTools:
-    """Run these tools side by side; their results are the turn's next message."""
+    """Run tool calls. They start in order, and their results are the next message of the turn."""
 
     calls: Sequence[ToolCall]
-    """In the order of the answer."""
+    """Tool calls in the order of the answer."""
     stage: str | None = None
-    """The stage that the results go on with."""
+    """Stage in which the model gets the results; None is the first stage of the protocol."""
 
 
 @attrs.frozen
 class Change:
-    """Change the session's state; dispatched before everything else of the answer."""
+    """Change the state of the session. Changes are dispatched before all other outcomes of the answer."""
 
     action: Callable[[Mapping[str, Any]], Any]
-    """Takes the state, and returns what `Store.dispatch` takes."""
+    """Function of the state that returns changes: a pair `(key, value)`, a list of pairs, or None."""
 
 
 @attrs.frozen
 class Continue:
-    """Ask the model again, at a stage, with a note at the conversation's end."""
+    """Call the model again in a stage, with a note after the conversation."""
 
     stage: str | None
-    """The stage of the next pass; None is the protocol's first."""
+    """Stage of the next model call; None is the first stage of the protocol."""
     note: str = ""
-    """What the model is told at the conversation's end; empty for nothing."""
+    """Text for the model after the conversation; empty adds no text."""
 
 
 @attrs.frozen
 class Finish:
-    """End the turn, whatever else was said."""
+    """End the turn, without another model call."""
 
 
 @attrs.frozen
 class Fail:
-    """The answer cannot be used. A `ParseError` is asked again a bounded number of times."""
+    """Reject the answer. After a `ParseError` the model is asked again, at most `Limits.repairs` times; else the turn fails."""
 
     error: AnswerError
-    """What is wrong with the answer."""
+    """Error that says what is wrong with the answer."""
 
 
 Outcome = Say | Event | Route | CallTools | Change | Continue | Finish | Fail
