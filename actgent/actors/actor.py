@@ -110,14 +110,16 @@ class ActorContext:
         concurrency: int = 1,
         line_of: LineOf | None = None,
     ) -> ActorRef:
-        """Start a child. It ends with this actor. A child that fails too often stops, or fails this actor: `Supervision.escalate`.
+        """Start a child actor, which ends with this actor.
 
-        `children` says how the new actor supervises its own children; None is as it is supervised itself. The others are
-        as in `ActorSystem.spawn`.
+        A child that fails too often stops. With `Supervision(escalate=True)` this actor then fails as well.
+
+        `children` is the supervision of the child's own children; None is the supervision of the child itself. The other
+        arguments are those of `ActorSystem.spawn`.
 
         Raises:
-            ActorFailed: this actor is not running.
-            ConfigurationError: the name is taken.
+            ActorFailed: This actor is not running.
+            ConfigurationError: The name is taken.
         """
         await trio.lowlevel.checkpoint()
         if self._nursery is None or self._children is None or self.ref.is_gone:

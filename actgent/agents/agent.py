@@ -134,71 +134,71 @@ _log = logger_of(__name__)
 class Agent(Generic[DataT_co, DepsT]):
     """An LLM agent: an actor that talks to a model.
 
-    It lives in an `async with agent:` block, or in a runtime, and may be opened again afterwards. Type checkers know an
-    agent with `output=Offer` as an `Agent[Offer]`, whose `Reply.data` is an `Offer`. For what is no class, such as a
-    union, say it: `agent: Agent[Offer | Refusal] = Agent(...)`.
+    The agent runs in an `async with agent:` block or in a runtime, and can be started again afterwards. An agent with
+    `output=Offer` has the type `Agent[Offer]`, and its `Reply.data` is an `Offer`. If the output is a union, annotate the
+    agent: `agent: Agent[Offer | Refusal] = Agent(...)`.
 
     Args:
-        name: What it is called, in prompts, events and logs; not empty.
+        name: Name of the agent in prompts, events and logs. Not empty.
         llm: An `LLM`, its settings, or a text such as `openai:MODEL`, `anthropic:MODEL`, `groq:MODEL`; see docs/guides/models.md.
-        role: Who it is, for the system prompt.
-        goal: What it is there for.
-        capabilities: What it can do, in words, or a list of them.
-        body: What the system prompt says further.
-        system_prompt: The system prompt as it is written here; role, goal and capabilities then only describe the agent to other
-            agents. A protocol that needs a form of answer adds that form after the text.
-        prompt: A layer round the system prompt, or instead of it; text is appended. A template over `session`, `state` or `memory`
-            is rendered for each session, and again when these change.
-        assistant_prompt: A template said as the agent's own words behind the system prompt, over `profile`, `session` (`id`,
-            `owner`, `description`), `state` and `memory`; instead of the protocol's.
-        user_prompt: A template said behind the conversation in each call, and not remembered, over the same and `message`,
-            `stage`, `calls` and `repairs`; instead of the protocol's.
-        instructions: The forms of answer it knows; a plain name is an instruction without a form.
-        types: The same as ready classification types, instead of instructions.
-        tools: What it can do, as tools, and toolsets, which are connected when it starts.
-        protocol: How it talks to the model; the default is plain text.
-        models: Further models by role, for protocols that ask for one.
-        output: A type or JSON Schema that every final answer has to fit; the value is `Reply.data`.
-        temperature: Passed on to the model; None leaves it to the provider.
-        max_tokens: The longest answer; None leaves it to the client.
-        limits: The bounds of a turn.
+        role: Role of the agent, for the system prompt.
+        goal: Goal of the agent, for the system prompt.
+        capabilities: Abilities of the agent, for the system prompt and for other agents: a text or a list of texts.
+        body: Further text of the system prompt.
+        system_prompt: Text instead of the system prompt made of role, goal and capabilities, which then only describe the agent
+            to other agents. A protocol that needs a form of answer adds that form after the text.
+        prompt: Text that is appended to the system prompt, or a layer that changes it. A template over `session`, `state` or
+            `memory` is rendered for each session, and again when one of these changes.
+        assistant_prompt: Template of a message of the agent after the system prompt. It sees `profile`, `session` (`id`, `owner`,
+            `description`), `state` and `memory`, and replaces the template of the protocol.
+        user_prompt: Template of a message after the conversation, rendered for each model call and not added to the history. It
+            also sees `message`, `stage`, `calls` and `repairs`, and replaces the template of the protocol.
+        instructions: Forms of answer. A plain name is an instruction without a schema.
+        types: Classification types, instead of instructions.
+        tools: Tools, and toolsets, which are connected when the agent starts.
+        protocol: Prompt template and classifier; the default takes answers as plain text.
+        models: Additional models by role, for protocols that use several models.
+        output: Type or JSON Schema of every final answer; the value is `Reply.data`.
+        temperature: Sampling temperature of the model; None is the default of the provider.
+        max_tokens: Maximum tokens of one answer; None is the default of the client.
+        limits: Limits of a turn.
         state: The type of a session's state, with fields (attrs, dataclass, pydantic, TypedDict). A change that does not fit raises
             `InvalidState`, which the model reads as the error of its call; the state stays as it was.
-        reducers: For keys of a session's state how a new value meets the old one, e.g. `{"results": append}`.
-        memory: How it remembers: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
+        reducers: Functions that combine the old and the new value of a key of the state, e.g. `{"results": append}`.
+        memory: Selects the messages that the model sees: a `Memory`, a function of the history, or an object with `manage_history(history)`. The default
             shows the whole conversation up to 180,000 tokens.
-        memories: What it remembers of owners beyond a session. Its model gets the tools `remember`, `recall` and `forget`,
+        memories: Long-term memories of owners, across sessions. The model gets the tools `remember`, `recall` and `forget`,
             and each session sees the memories of its owner.
-        recall_before_answer: What is remembered of a user's words goes with the call that answers them, at its end, and is not
-            remembered as said: True, within 1,000 tokens, or another number of them.
-        database: Tables of its own, open while it runs, which its tools find as `ToolContext.database`.
-        modes: What it may do at which time, and who may change that; None: all its tools, always.
-        approval: Which calls a person has to approve, besides those of tools that say so themselves: a function of
-            (call, tool, context) that returns True, an `Ask`, or False; it only looks.
-        sessions: How many of its sessions are processed side by side.
-        urgent_sessions: How many more of them by URGENT messages.
-        on_busy: What a message does while its session works: `queue` (wait), `collect` (be answered together with what else
-            came), `interrupt` (stop what runs and go next) or `reject` (`SessionBusy`).
-        inbox: How many messages may wait for it.
-        session_inbox: How many of them for one session.
-        urgent_inbox: How many URGENT messages may wait for one session.
-        inbox_bytes: Bytes that the waiting messages may have together, and once more the URGENT ones.
-        message_bytes: Bytes that one message may have, with its pictures and files; a larger one is refused (`MessageTooLarge`).
-        parallel_tools: True if tool calls of one answer may overlap where their tools leave `Tool.parallel` open. False (the
+        recall_before_answer: Add memories that match the user's message to the model call, without adding them to the history:
+            True for at most 1,000 tokens, or the maximum number of tokens.
+        database: Tables of the agent, open while the agent runs. Tools use them as `ToolContext.database`.
+        modes: Modes with their tools, and the rules for switching; None allows all tools at any time.
+        approval: Function of (call, tool, context) that returns True or an `Ask` if a person has to approve the call. Tools
+            with `approval=True` always ask. The function has no effects.
+        sessions: Maximum number of sessions that are processed at the same time.
+        urgent_sessions: Maximum number of additional sessions that are processed for URGENT messages.
+        on_busy: Treatment of a message for a busy session: `queue` (wait), `collect` (answer it together with other waiting
+            messages), `interrupt` (stop the running turn and go next) or `reject` (raise `SessionBusy`).
+        inbox: Maximum number of waiting messages.
+        session_inbox: Maximum number of waiting messages of one session.
+        urgent_inbox: Maximum number of waiting URGENT messages of one session.
+        inbox_bytes: Maximum bytes of all waiting messages. Waiting URGENT messages have a separate bound of the same size.
+        message_bytes: Maximum bytes of one message with its pictures and files; larger messages raise `MessageTooLarge`.
+        parallel_tools: True lets tool calls of one answer overlap, except calls of tools with `parallel=False`. False (the
             default): only calls of tools with `effect="pure"` overlap, all other calls run one after the other.
-        threads: How many of its sync tools run at a time.
-        handler_timeout: Seconds that an async handler or hook may take.
-        grace: Seconds to end what is accepted when the block is left.
-        thread_grace: Seconds to wait for threads of sync tools after that.
-        debug: Whether the log has the traceback of each exception of tools, models and protocols, also where a handler is notified of it.
-        verbose: True writes the steps of its sessions in plain words to standard error while they happen; a file open for text, or a
-            function that takes a line, gets them instead.
-        deps: What its tools find in `ToolContext.deps`, never written to a journal: a value, or an async function of the
-            session, called before the first message of each and again after a restart.
+        threads: Maximum number of sync tools that run at the same time.
+        handler_timeout: Maximum seconds of an async handler or hook.
+        grace: Seconds to answer accepted messages at the end of the block.
+        thread_grace: Seconds to wait for threads of sync tools after `grace`.
+        debug: True logs a traceback for each exception of tools, models and protocols, also if a handler receives it.
+        verbose: True prints the steps of the sessions as lines of text to standard error. A text file, or a function that takes
+            a line, receives the lines instead.
+        deps: Value that tools get as `ToolContext.deps`, or an async function of the session that returns it. The function is
+            called before the first message of each session, and again after a restart. Deps are never written to a journal.
 
     Raises:
-        ConfigurationError: one of these is wrong; the text names it.
-        MissingKey: the model needs a key, and there is none.
+        ConfigurationError: An argument is wrong; the text names it.
+        MissingKey: The model needs an API key, and no key is set.
     """
 
     default_protocol: Callable[[], Protocol] = Bare

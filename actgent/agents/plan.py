@@ -54,19 +54,20 @@ class PlanAgent(Agent[DataT_co, DepsT]):
         tools: Sequence[str] | None = None,
         history: int | None = None,
     ) -> None:
-        """Give a session a configuration of its own, from its next model call on; what is None stays as it is.
+        """Configure a session, from its next model call on. Arguments that are None keep their value.
 
-        For a session's first message call it in an `on_session` function. A system prompt is given to `create_session`.
+        To configure the first message of a session, call `configure` in an `on_session` function. The system prompt of a session
+        is set by `create_session(prompt=)`.
 
         Args:
-            session: One of this agent's.
-            model: The role, a key of the agent's `models`, that all stages ask.
-            models: The same by stage: `planning`, `execution`, `synthesis`.
-            tools: The names of the only tools that may be called.
-            history: How many messages from before the turn the model is shown.
+            session: A session of this agent.
+            model: Role of the model for all stages: a key of the agent's `models=`.
+            models: Roles of models by stage: `planning`, `execution`, `synthesis`.
+            tools: Names of the tools that may be called; calls of other tools are refused.
+            history: Maximum number of earlier messages that the model sees.
 
         Raises:
-            ConfigurationError: the agent has no such model, stage or tool.
+            ConfigurationError: The agent does not have the model, the stage or the tool.
         """
         if session.agent_name != self.name:
             raise ConfigurationError(

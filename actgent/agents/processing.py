@@ -60,7 +60,7 @@ class ExecutedCall:
 
 @attrs.frozen(kw_only=True)
 class ProcessResult(Serializable, Generic[DataT_co]):
-    """The outcome of `Agent.process`, whatever it was."""
+    """Outcome of `Agent.process`, also of a failed or suspended turn."""
 
     status: Status
     """`success`; `partial`: some tool calls failed, or something was left out; `error`: there is no answer, or all tool
@@ -80,9 +80,9 @@ class ProcessResult(Serializable, Generic[DataT_co]):
     turn_id: str = ""
     """The id of the user's message, and the correlation id of all that it led to."""
     model_calls: int = 0
-    """Answers of models in the turn."""
+    """Number of answers that models gave in the turn. Failed model calls are not counted."""
     tool_calls: int = 0
-    """Tool calls that had a result."""
+    """Number of tool calls with a result."""
     usage: Usage = NO_USAGE
     """Tokens and cost of the turn."""
     seconds: float = 0.0
@@ -93,12 +93,12 @@ class ProcessResult(Serializable, Generic[DataT_co]):
 
     @property
     def data(self) -> DataT_co | None:
-        """The value of the declared output; None if there is no answer with one."""
+        """Value of the type in `output=`; None if the agent has no output type, or the turn has no answer."""
         return None if self.reply is None else self.reply.data
 
     @property
     def text(self) -> str:
-        """The answer in words, or the error if there is no answer."""
+        """Text of the reply, or of the error if the turn has no reply."""
         return str(self.reply if self.reply is not None else self.error)
 
 

@@ -115,7 +115,7 @@ class SessionServices:
 
 @for_message_ids
 class MessageId(str):
-    """The id of a message, as text. Names of a reply lead to the places where the reply is."""
+    """Id of a message, as text. Reading attributes of a reply, e.g. `.text`, raises an error that says where to get the reply."""
 
     __slots__ = ()
 
@@ -318,12 +318,12 @@ class Session(Generic[DataT_co]):
         turn: str | None = None,
         after: int | None = None,
     ) -> AbstractAsyncContextManager[ObservationReader]:
-        """An `async with` block with a receive channel of observations: intent, plan, thoughts, tools, answers, errors.
+        """Subscribe to the observations of the session: intent, plan, thoughts, tool calls, answers, errors.
 
-        They are a view of the session's records: each comes once, also over restarts, for those who go on `after` the
-        `reader.cursor` that they have; 0 is the beginning, None is from now on. With `types` and a `turn` (the id of a
-        message) only those come. Thoughts come while the model writes them. Leaving the block ends the subscription; others
-        go on. Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
+        The `async with` block gives a receive channel, and its end ends the subscription. `types` and `turn` (the id of a
+        message) select observations. `after=0` starts with the history, None with the next observation. To continue after a
+        restart without gaps, pass the `cursor` of the old reader as `after`. Growing thoughts are received several times.
+        Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
 
         Raises:
             CursorUnknown, SessionNotFound, JournalError: see `follow`.
@@ -343,14 +343,14 @@ class Session(Generic[DataT_co]):
         after: int = 0,
         limit: int = 100,
     ) -> tuple[Observed, ...]:
-        """The first observations behind the record `after`, oldest first, of these types and this turn.
+        """Return at most `limit` observations after the record `after`, oldest first. `types` and `turn` select observations.
 
-        Pass the `number` of the last one for the next page: observations of one record may come on two pages.
+        For the next page, pass the `number` of the last observation. Observations of one record can be on two pages.
         Without a journal, the newest 1,000 records of the session are kept in memory, and older ones are lost.
 
         Raises:
-            ConfigurationError: the limit is below 1.
-            JournalError: it cannot be read.
+            ConfigurationError: The limit is below 1.
+            JournalError: The journal cannot be read.
         """
         self._agent.check_loop("session.observations()")
         key, wanted = SessionKey(self.agent_name, self.id), Wanted(types=types, turn=turn)
@@ -760,16 +760,16 @@ class Session(Generic[DataT_co]):
     async def set_mode(
         self, mode: str, *, by: Actor = "user", reason: str = "", force: bool = False
     ) -> ModeChange:
-        """Switch to another mode; durable on return. The model is told before its next call.
+        """Switch the session to another mode. The change is durable on return, and the model is notified before its next call.
 
-        `by` is who wants it: a user, the agent itself, or an admin, whose `force` goes before all rules. What the
-        running turn has begun goes on; its later calls are judged by the new mode.
+        `by` names who asks for the switch: a user, the agent, or an admin. With `by="admin"`, `force=True` overrides all rules.
+        Tool calls that have started continue; later calls of the running turn are checked against the new mode.
 
         Raises:
-            ConfigurationError: there is no such mode.
-            ModeRefused: who asks may not, or not now.
-            UsageError: the agent has no modes.
-            NotRunning: the agent stops, and the next start goes on in the mode before.
+            ConfigurationError: The agent has no mode of this name.
+            ModeRefused: The rules do not allow the switch.
+            UsageError: The agent has no modes.
+            NotRunning: The agent is stopping; the session keeps the old mode.
         """
         self._agent.check_loop("session.set_mode()")
         context = self._here
@@ -789,7 +789,7 @@ class Session(Generic[DataT_co]):
 
     @property
     def mode_changes(self) -> tuple[ModeChange, ...]:
-        """The last 100 changes of its mode, oldest first."""
+        """The last 100 mode changes of the session, oldest first."""
         return changes_in(self._here.seen_state)
 
     @property

@@ -34,7 +34,7 @@ def own_words(error: Exception) -> str:
 
 
 def _of_client(error: Exception) -> str:
-    """A model error without the words of the client that raised its cause; empty for any other error."""
+    """Return the text of a model error without the text of the client's exception; empty if no client exception is the cause."""
     if not isinstance(error, ModelError) or not error.client_error:
         return ""
     return f"{error.model}: its client raised {error.client_error}"

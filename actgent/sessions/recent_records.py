@@ -26,7 +26,7 @@ class Wakeable(Protocol):
 
 
 class RecentRecords:
-    """At most `MAX_RECORDS` and some entries, numbered 1, 2, 3 ...; older ones are dropped."""
+    """The newest entries of a session without a journal, numbered from 1. At least the newest `MAX_RECORDS` are kept."""
 
     __slots__ = ("dropped", "entries", "is_closed", "readers")
 
@@ -44,7 +44,7 @@ class RecentRecords:
         return self.dropped + len(self.entries)
 
     def add(self, entry: Entry) -> None:
-        """Add an entry, and wake the readers."""
+        """Append an entry, drop entries older than the newest `MAX_RECORDS` from time to time, and wake the readers."""
         entries = self.entries
         entries.append(entry)
         if len(entries) > MAX_RECORDS + _SLACK:
@@ -58,7 +58,7 @@ class RecentRecords:
         self.add((time.time(), record))
 
     def close(self) -> None:
-        """Let readers end after the entries that are there."""
+        """Close the list: readers end after the last entry."""
         self.is_closed = True
         self._wake()
 

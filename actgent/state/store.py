@@ -194,16 +194,17 @@ class Store(State):
     def dispatch(
         self, action: Action | str | Pair | Sequence[Pair] | None, *args: Any, once: str = ""
     ) -> None:
-        """Run an action with `args` behind the state, and take its changes over, all or none.
+        """Change the state by an action: all changes of the action, or none.
 
-        The action is a function, the name of one, or what a function would return. In a worker thread of a
-        tool it runs in the thread of the event loop. `once` is an id: what was done under it is not done again,
-        so a repeated tool may pass its `effect_key` and a handler the id of what it got.
+        The action is a function `(state, *args)` that returns `(key, value)`, a list of pairs or None; the name of a registered
+        function; or such a pair or list itself: `dispatch(("language", "en"))`. A call from the worker thread of a tool runs in
+        the thread of the event loop. `once` is an id: a second dispatch with this id changes nothing. A repeated tool passes its
+        `effect_key`, a handler the id of its argument.
 
         Raises:
-            UsageError: no such name, or something else than pairs was returned; the state is unchanged.
-            InvalidState: A value does not fit the type of `state=`; the state is unchanged.
-            NotSerializable: the journal does not take a value; the state is unchanged.
+            UsageError: The name is not registered, or the function returned something else. The state is unchanged.
+            InvalidState: A value does not fit the type of `state=`. The state is unchanged.
+            NotSerializable: The journal cannot store a value. The state is unchanged.
         """
         if threading.get_ident() != self._thread:
             trio.from_thread.run_sync(self._dispatch, action, args, once)
@@ -371,20 +372,20 @@ class Store(State):
         return tuple(steps)
 
     def replay(self, number: int) -> State:
-        """The state after so many changes, computed again from the history; 0 is the initial one.
+        """Return the state after `number` changes, computed from the history. 0 is the initial state, `store.number` the newest.
 
         Raises:
-            UsageError: there is no such state, or no longer.
+            UsageError: The history does not have this state, or no longer has it.
         """
         return State(self._after(number)[0])
 
     def rollback(self, number: int) -> None:
-        """Go back to the state after so many changes, and go on from there: the next change is the one after it.
+        """Restore the state after `number` changes. The next change gets the number `number + 1`.
 
-        The later changes leave the history; a journal keeps them, and that they were rolled back.
+        Later changes are removed from the history. A journal keeps them, and a record of the rollback.
 
         Raises:
-            UsageError: there is no such state, or no longer; nothing is changed.
+            UsageError: The history does not have this state, or no longer has it. The state is unchanged.
         """
         if threading.get_ident() != self._thread:
             trio.from_thread.run_sync(self._rollback, number)

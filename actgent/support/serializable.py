@@ -76,7 +76,7 @@ def _plain(value: Any) -> Any:
 
 
 def _foreign(value: Any) -> Any:
-    """Return a value of a class that is not ours: a model of pydantic, a dataclass, or what msgspec knows, e.g. a UUID."""
+    """Convert a value of a foreign class to JSON data: a pydantic model, a dataclass, or a type that msgspec knows, e.g. UUID."""
     if callable(dump := getattr(value, "model_dump", None)) and not isinstance(value, type):
         return _plain(dump(mode="json"))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -32,7 +32,7 @@ _BOUNDS = (LimitReached, DeadlineExceeded, Interrupted, Stopped)
 
 @attrs.frozen(kw_only=True)
 class GoalResult(Serializable, Generic[DataT_co]):
-    """The outcome of a goal, achieved or not, with everything found; `str(result)` is its text."""
+    """Outcome of a goal, achieved or not, with all results found. `str(result)` is its text."""
 
     data: DataT_co | None
     """The value of the declared output type, or the text if none is declared; None if the goal ended without an answer."""
@@ -42,32 +42,32 @@ class GoalResult(Serializable, Generic[DataT_co]):
     """How the goal ended: `incomplete` (a limit, no progress), `error` (model error, malformed answers), `suspended` (an approval
     is missing), or one of the `completed` ones. `achieved` says whether an evaluation found the goal achieved."""
     achieved: bool
-    """True if an evaluation said so."""
+    """True if an evaluation found the goal achieved."""
     error: str | None
-    """Why the goal was not achieved, in words; None if it was."""
+    """Reason why the goal was not achieved, as text; None if it was achieved."""
     failure: Exception | None = None
     """The exception that ended the turn: a model error, malformed answers, a limit, a timeout; None if none was raised."""
     evaluation: Mapping[str, Any] | None
-    """The last one: achieved, feedback, missing_items, suggestions."""
+    """Last evaluation of the model: achieved, feedback, missing_items, suggestions. None if no evaluation was made."""
     raw_data: Mapping[str, Any]
     """Values that tools and custom actions wrote into the state."""
     tool_results: tuple[ToolResult, ...]
-    """Of all calls, in the order in which they were made."""
+    """Results of all tool calls, in the order of the calls."""
     used_tools: tuple[str, ...]
     """Names of the tools that were called."""
     iterations: int
-    """Model calls that it took, counted as `max_iterations` are."""
+    """Number of model calls that count for `max_iterations`."""
     max_iterations: int
-    """The bound that it was given."""
+    """Maximum number of model calls, from the argument `max_iterations`."""
     history: tuple[Message, ...]
-    """All that was said in its session, oldest first."""
+    """All messages of the session, oldest first."""
     usage: Usage = NO_USAGE
-    """Of its session; `usage.total` is that with the sessions that worked for it."""
+    """Tokens and cost of the session; `usage.total` includes the sessions of other agents that worked on the goal."""
 
     tasks: tuple[PlannedTask, ...] = ()
-    """Those of all plans, in their order, where plans are lists of tasks."""
+    """Tasks of all plans, in order. Empty unless the agent has `tasks=True`."""
     metrics: RunMetrics | None = None
-    """What it took: seconds, calls, successes by tool, tokens and cost."""
+    """Seconds, calls, successes by tool, tokens and cost of the run."""
 
     def __str__(self) -> str:
         return self.text

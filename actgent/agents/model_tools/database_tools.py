@@ -72,14 +72,14 @@ def database_tool(
     description: str = "Ask the agent's own tables one SELECT statement.",
     max_rows: int = MAX_ROWS,
 ) -> Tool:
-    """Make a tool by which a model asks the tables of its agent, and changes nothing.
+    """Return a tool with which the model runs SELECT statements on the agent's tables. It cannot change them.
 
-    It reads all that is there, whoever it belongs to: where owners must not see each other's rows, write tools with `query`.
+    The tool reads the rows of all owners. If owners must not see each other's rows, write a tool with `Database.query`.
 
     Args:
-        database: That of `Agent(database=...)`.
-        name: What the model calls it by.
-        description: Which tables there are, for the model.
-        max_rows: How many rows a result has at most.
+        database: Database of the agent, as in `Agent(database=...)`.
+        name: Name of the tool.
+        description: Description of the tables, for the model.
+        max_rows: Maximum number of rows in a result.
     """
     return QueryDatabase(database, name, description, max_rows)
