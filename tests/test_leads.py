@@ -372,7 +372,7 @@ async def test_a_tool_that_exits_the_program(told):
     async with clerk(ToolCall("leave", {}), "done", tools=[leave]) as agent:
         assert (await agent.run("hi")).text == "done"
     (record,) = told()
-    assert "tool leave failed, and its model was told" in record
+    assert "tool leave failed; the model reads the error" in record
     assert "SystemExit" in record
     assert "in leave" in record
 

@@ -83,6 +83,8 @@ VALUES = [
     Respond("42"),
     Expire(),
     Withdraw(),
+    ToolExecution("c", "add", {"a": 1}, "failed", error="no"),
+    StepState("m", 2, "execution", tool_executions=[ToolExecution("c", "add", "{broken")]),
 ]
 
 

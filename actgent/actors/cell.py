@@ -239,7 +239,7 @@ class Cell:
             self._life.cancel()
 
     async def run(self) -> None:
-        """Live, under supervision, until stopped.
+        """Run the actor until it is stopped or has failed too often.
 
         Raises:
             ActorFailed: The actor failed too often, and its supervision escalates.

@@ -162,7 +162,7 @@ class Reports:
         if not (is_mistake or self.debug):
             return
         _log.warning(
-            "agent %s, session %s: tool %s failed, and its model was told: %s",
+            "agent %s, session %s: tool %s failed; the model reads the error: %s",
             self.agent,
             Each(context.id),
             call.name,

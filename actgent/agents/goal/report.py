@@ -94,10 +94,10 @@ def metrics_of(
 
 @attrs.define
 class GoalNarration(Narration):
-    """The narration of an agent that works towards goals: its decisions have reasons, and its goals an end."""
+    """Narration of a goal agent. It has lines for decisions with their reasons, and a line when a goal ends."""
 
     _statuses: dict[str, str] = attrs.field(factory=dict)
-    """By session, the status of the goal."""
+    """Last status of the goal, by session id."""
 
     def name_of(self, kind: str) -> str:
         return "goal"

@@ -243,7 +243,7 @@ class _Rewriter:
         raise Inexpressible("its references lead to themselves")
 
     def rewrite(self, schema: object, trail: tuple[str, ...], level: int = 0) -> dict[str, Any]:
-        """Return one part, in which the references of `trail` are being inlined."""
+        """Rewrite a subschema in the style of the provider. `trail` has the references that are being inlined."""
         self._nodes += 1
         if level > MAX_LEVELS or self._nodes > _MAX_NODES:
             raise Inexpressible("it is nested too deep, or too large")
@@ -389,7 +389,10 @@ def _describe(made: dict[str, Any], text: str) -> None:
 
 
 def _folded(root: Mapping[str, Any], rewriter: _Rewriter) -> dict[str, Any]:
-    """Return an object without combinators at the root: all properties of its branches, and what all of them require."""
+    """Merge the branches of root combinators into one object schema with all properties.
+
+    A property is required if each branch requires it; of `allOf`, if one branch requires it.
+    """
     made = {
         key: value
         for key, value in root.items()

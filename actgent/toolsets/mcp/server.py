@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 @for_servers
 class MCPServer(Toolset):
-    """The tools of a server that speaks MCP: a program that is started, or an address.
+    """Toolset of an MCP server, which is a program that the toolset starts, or an address.
 
         Agent(tools=[MCPServer(command="npx", args=["-y", "@modelcontextprotocol/server-filesystem", "/data"])])
         Agent(tools=[MCPServer(url="https://mcp.example/mcp", headers={"Authorization": "Bearer ..."})])
 
-    A server whose process ends is started again, after pauses that grow; a call that was under way is
-    `outcome_unknown`. A server that has forgotten its session (HTTP 404) gets a new one, and a call that it refused
-    for that is sent again. A call that is cancelled is cancelled in the server. Where a server asks a person something, the
-    session's approvals ask, and the call runs again with the answer. It has no model asked (sampling) unless that is allowed.
+    If the process of the server ends, it is restarted after growing pauses, and running calls get the result `outcome_unknown`.
+    If the server has lost its session (HTTP 404), the toolset opens a new session and repeats the refused call. Cancelling a
+    call cancels it in the server. A question of the server to a person (elicitation) becomes an approval of the session; the
+    call runs again with the answer. Requests of the server to a model are refused without `sampling=`.
 
     Args:
         command: The program, and `args` its arguments.
