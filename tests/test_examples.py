@@ -87,7 +87,7 @@ ESSENTIAL = {
     "delegation.py": [
         "can forecast: meteorologist",
         "lead: I have asked three colleagues",
-        "lead: given to agent 'meteorologist', failed (model): ConnectionError",
+        "lead: given to agent 'meteorologist', failed (model): scripted: its client raised ConnectionError",
         "1,642 m.",
         "Turkic: rich lake.",
     ],
