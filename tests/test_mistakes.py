@@ -129,7 +129,9 @@ async def test_a_tool_with_a_bug_is_logged_with_its_traceback(told):
     """The model reads the error as a result, so nobody else would see it."""
     session = await chat_once(agent_with(ToolCall("misspelt", {}), "done", tools=[misspelt]))
     (record,) = told()
-    assert "tool misspelt failed; the model reads the error: NameError: name 'missing' is not defined" in record
+    assert (
+        "tool misspelt failed; the model reads the error: NameError: name 'missing' is not defined" in record
+    )
     assert "in misspelt\n" in record
     assert "return missing" in record
     assert "actgent/tools" not in record, "the traceback begins where the program's own code does"
