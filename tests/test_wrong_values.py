@@ -259,6 +259,14 @@ async def test_what_a_session_is_asked(call, words):
         ({"url": "tools.example.com"}, "url= is the address of a server"),
         ({"url": "http://["}, "url= is the address of a server"),
         ({"url": 5}, "url= is the address of a server"),
+        ({"url": "ws://h/mcp"}, "such as https://tools.example.com/mcp, not 'ws://h/mcp'"),
+        ({"command": "npx", "args": "-y server"}, "args= is a list: args=['-y', 'server']"),
+        ({"command": "npx", "args": ["-p", 80]}, "args= is a list of texts, and 80 is not a text"),
+        ({"command": "npx", "args": 5}, "args= is a list of texts, not 5"),
+        ({"command": "npx", "env": ["A=1"]}, "env= is a dict, such as env={'NAME': 'value'}, not a list"),
+        ({"command": "npx", "env": {"KEY": 5}}, "the value of 'KEY' is of type int"),
+        ({"command": "npx", "cwd": 5}, "cwd= is the path of a folder, not 5"),
+        ({"url": "http://h/mcp", "headers": {"A": None}}, "the value of 'A' is of type NoneType"),
     ],
 )
 def test_where_a_server_of_tools_is(options, words):

@@ -1,7 +1,10 @@
 """Runs the toolsets of a runtime: one task each, from the first agent that has it to the last.
 
-A toolset is `connecting`, then `connected` or `lost`; lost ones are tried again after pauses that grow. Whatever it
-publishes reaches the registries of all agents that have it.
+A toolset is `connecting`, then `connected` or `lost`. Lost toolsets are connected again after pauses that grow. Whatever a
+toolset publishes reaches the registries of all agents that have it.
+
+A ConfigurationError before the first connection ends the toolset: no pause repairs a configuration, so the start of its
+agents raises the error.
 """
 
 import contextvars
@@ -11,7 +14,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from actgent.errors import ToolsetUnavailable
+from actgent.errors import ConfigurationError, ToolsetUnavailable
 from actgent.errors.printable import shown
 from actgent.events import EventStream, ToolsetConnected, ToolsetLost
 from actgent.support.foreign import failure_of, leaves, readable_text
@@ -41,6 +44,8 @@ class _Use:
     registry: ToolRegistry
     error: Exception | None = None
     """Why nothing could be derived from what the source published."""
+    is_started: bool = False
+    """True after the agent's start succeeded: it can raise no error of the toolset any more."""
 
     def publish(self, tools: Sequence[Tool]) -> None:
         """Give the agent what the source published."""
@@ -75,6 +80,8 @@ class _Life:
     told: str = ""
     """The same for developers, with what the error says."""
     error: Exception | None = None
+    mistake: ConfigurationError | None = None
+    """The configuration error that ended the toolset before its first connection."""
     is_settled: bool = False
     """True if it has connected or failed."""
     changed: trio.Event = attrs.field(factory=trio.Event)
@@ -122,7 +129,8 @@ class ToolsetHost:
 
         Raises:
             ToolsetUnavailable: a required one could not be connected; the registry has none of them then.
-            ConfigurationError: what is derived from one does not fit its tools.
+            ConfigurationError: A toolset is configured wrongly, required or not; or what is derived from one does not fit its
+                tools.
         """
         uses = [_Use(toolset, registry) for toolset in toolsets]
         try:
@@ -132,7 +140,9 @@ class ToolsetHost:
                     if use.toolset.required:
                         nursery.start_soon(_require, life)
                 await _wait_patiently(lives)
-            _check_derived(uses)
+            _check_configured(uses, lives)
+            for use in uses:
+                use.is_started = True
         except BaseExceptionGroup as group:
             self.close(registry)
             raise next(leaves(group)) from None
@@ -171,6 +181,9 @@ class ToolsetHost:
             while True:
                 begun = trio.current_time()
                 error = await self._connect(life)
+                if life.tools is None and (mistake := _mistake_in(error)) is not None:
+                    self._refuse(life, mistake)
+                    return
                 if trio.current_time() - begun > STABLE:
                     life.tries = 0
                 pause = min(FIRST_PAUSE * 2**life.tries, LONGEST_PAUSE)
@@ -216,6 +229,17 @@ class ToolsetHost:
             self._events.publish(ToolsetConnected(toolset=life.source.name, tools=len(life.tools)))
         life.tell()
 
+    def _refuse(self, life: _Life, mistake: ConfigurationError) -> None:
+        """End a toolset that is configured wrongly. Agents that have started already learn of it from the log."""
+        name = life.source.name
+        life.mistake = mistake
+        life.reason = "it is configured wrongly"
+        for use in life.uses:
+            use.withdraw(life.reason)
+        if any(use.is_started for use in life.uses):
+            _log.error("toolset %s is configured wrongly: %s", shown(name), shown(str(mistake)))
+        life.tell()
+
     def _lose(self, life: _Life, error: Exception | None, pause: float) -> None:
         name = life.source.name
         life.error = error
@@ -233,10 +257,16 @@ class ToolsetHost:
         life.tell()
 
 
-def _check_derived(uses: Sequence[_Use]) -> None:
-    for use in uses:
-        if use.error is not None:
-            raise use.error
+def _mistake_in(error: Exception | None) -> ConfigurationError | None:
+    """Return the configuration error that ended a connection, without the groups around it."""
+    leaf = None if error is None else next(leaves(error))
+    return leaf if isinstance(leaf, ConfigurationError) else None
+
+
+def _check_configured(uses: Sequence[_Use], lives: Sequence[_Life]) -> None:
+    for use, life in zip(uses, lives, strict=True):
+        if (error := life.mistake or use.error) is not None:
+            raise error
 
 
 async def _require(life: _Life) -> None:
@@ -244,10 +274,13 @@ async def _require(life: _Life) -> None:
 
     Raises:
         ToolsetUnavailable: it is not there in time.
+        ConfigurationError: The toolset is configured wrongly.
     """
     with trio.move_on_after(life.source.connect_timeout):
-        while life.tools is None and not life.is_over:
+        while life.tools is None and life.mistake is None and not life.is_over:
             await life.changed.wait()
+    if life.mistake is not None:
+        raise life.mistake
     if life.tools is None:
         silent = f"it did not answer within {life.source.connect_timeout:g} s"
         reason = "its agent was stopped meanwhile" if life.is_over else silent

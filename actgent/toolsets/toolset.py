@@ -16,9 +16,11 @@ import trio
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, ToolsetUnavailable
+from actgent.support.foreign import leaves
 from actgent.tools.adapters import ToolShape
 from actgent.tools.base import AskFor, Effect, Tool
 from actgent.tools.generators import check_rule_function
+from actgent.tools.outputs.results import worded
 from actgent.tools.registry import LONGEST_NAME, to_tool
 
 from . import derived
@@ -51,6 +53,10 @@ class Toolset(abc.ABC):
 
         Whatever it opens it closes itself: it is cancelled in the task that called it. To return or to raise is to have
         lost the connection: it is called again after a pause.
+
+        Raises:
+            ConfigurationError: The program has to change something before the toolset can connect. If the toolset has never
+                connected, its agents do not start, and it is not called again.
         """
 
     @property
@@ -219,7 +225,8 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
     """Run a toolset without an agent: a block with a function that gives the tools as they are now.
 
     Raises:
-        ToolsetUnavailable: it published nothing within its `connect_timeout`.
+        ToolsetUnavailable: it published nothing within its `connect_timeout`, or its connection failed before.
+        ConfigurationError: The toolset is configured wrongly.
     """
     published: list[Sequence[Tool]] = []
     first = trio.Event()
@@ -228,11 +235,28 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
         published[:] = [tuple(tools)]
         first.set()
 
+    failure: Exception | None = None
+
+    async def run() -> None:
+        nonlocal failure
+        try:
+            await toolset.run(publish)
+        except Exception as error:
+            if published:
+                raise
+            failure = next(leaves(error))
+            first.set()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(toolset.run, publish, name=f"toolset {toolset.name}")
+        nursery.start_soon(run, name=f"toolset {toolset.name}")
         with trio.move_on_after(toolset.connect_timeout):
             await first.wait()
-        if not published:
-            raise ToolsetUnavailable(toolset.name, f"it did not answer within {toolset.connect_timeout:g} s")
-        yield lambda: published[0]
+        if published:
+            yield lambda: published[0]
         nursery.cancel_scope.cancel()
+    if isinstance(failure, ConfigurationError | ToolsetUnavailable):
+        raise failure
+    if failure is not None:
+        raise ToolsetUnavailable(toolset.name, worded(failure)) from failure
+    if not published:
+        raise ToolsetUnavailable(toolset.name, f"it did not answer within {toolset.connect_timeout:g} s")

@@ -19,6 +19,7 @@ from actgent import (
     ToolCall,
     Toolset,
     open_runtime,
+    open_toolset,
     tool,
 )
 from actgent.errors import ConfigurationError, ToolsetUnavailable
@@ -329,6 +330,97 @@ async def test_a_configuration_that_does_not_fit_ends_the_start():
     """It is the developer's mistake, so the start raises it."""
     with pytest.raises(ConfigurationError, match="no tool has a parameter 'town'"):
         async with BareAgent("t", llm=ScriptedLLM([]), tools=[StaticToolset("x", [add]).configured(town=1)]):
+            pass
+
+
+class Misconfigured(Toolset):
+    """A toolset whose settings turn out to be wrong after `delay` seconds."""
+
+    def __init__(self, name="wrong", *, required=False, delay=0.0):
+        self.name = name
+        self.required = required
+        self.delay = delay
+        self.runs = 0
+
+    async def run(self, publish):
+        self.runs += 1
+        await trio.sleep(self.delay)
+        raise ConfigurationError("the program 'lathe' was not found: install it")
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_misconfigured_toolset_ends_the_start(required, others, caplog, autojump_clock):
+    """The start raises the error, whether the toolset is required or not, and nothing is retried."""
+    wrong = Misconfigured(required=required)
+    toolsets = [*(Remote(f"good {number}", [add]) for number in range(others)), wrong]
+    with pytest.raises(ConfigurationError, match="'lathe' was not found: install it"):
+        async with BareAgent("t", llm=ScriptedLLM([]), tools=toolsets):
+            pass
+    assert wrong.runs == 1
+    assert "tried again" not in caplog.text
+
+
+async def test_two_agents_with_one_misconfigured_toolset(autojump_clock):
+    """Both starts raise the error, at the same time or one after the other, and the runtime goes on."""
+    wrong, errors = Misconfigured(delay=1), []
+
+    async def start(name):
+        try:
+            await runtime.start(BareAgent(name, llm=ScriptedLLM([]), tools=[wrong]))
+        except ConfigurationError as error:
+            errors.append(str(error))
+
+    async with open_runtime() as runtime:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start, "one")
+            nursery.start_soon(start, "two")
+        await start("three")
+        async with open_toolset(StaticToolset("s", [add])) as tools:
+            assert [each.name for each in tools()] == ["add"]
+    assert len(errors) == 3
+
+
+async def test_a_mistake_found_after_the_start_is_logged_once(caplog, autojump_clock):
+    """The agent serves without the toolset. A second agent with this toolset does not start."""
+    wrong = Misconfigured(delay=5)
+    async with open_runtime() as runtime:
+        good = Remote("good", [add])
+        await runtime.start(BareAgent("one", llm=ScriptedLLM([]), tools=[good, wrong]))
+        await trio.sleep(100)
+        with pytest.raises(ConfigurationError, match="lathe"):
+            await runtime.start(BareAgent("two", llm=ScriptedLLM([]), tools=[wrong]))
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert "toolset wrong is configured wrongly: the program 'lathe' was not found" in caplog.text
+        assert wrong.runs == 1
+
+
+async def test_a_mistake_after_a_connection_is_retried(caplog, autojump_clock):
+    """A program may be replaced while its server runs: an agent that has started waits for it."""
+    source = Remote("x", [add])
+    source.error = ConfigurationError("the program was not found")
+    async with BareAgent("t", llm=ScriptedLLM([]), tools=[source]):
+        source.end.set()
+        await trio.sleep(10)
+    assert source.log.count("open") > 2
+    assert "it is tried again in 1 s" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ConfigurationError("wrong"), ConfigurationError), (OSError("refused"), ToolsetUnavailable)],
+)
+async def test_a_toolset_that_fails_without_an_agent(error, raised):
+    """The error arrives without a group around it, at once."""
+
+    class Failing(Toolset):
+        name = "x"
+
+        async def run(self, publish):
+            raise error
+
+    with pytest.raises(raised):
+        async with open_toolset(Failing()):
             pass
 
 

@@ -23,7 +23,9 @@ _KEYS = frozenset(
 _IGNORED = frozenset("type transport disabled description".split())
 """What other programs have there; `disabled` leaves a server out."""
 
-_FORM = 'it holds {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
+_FORM = (
+    'a file of MCP servers holds {"mcpServers": {"NAME": {"command": ..., "args": [...]} or {"url": ...}}}'
+)
 
 
 class AllowedEnvironment(dict[str, str]):
@@ -59,7 +61,7 @@ def mcp_servers(
     except OSError as error:
         raise ConfigurationError(f"{where} cannot be read: {error.strerror}; {_FORM}") from error
     except ValueError as error:
-        raise ConfigurationError(f"{where}: invalid JSON: {error}") from error
+        raise ConfigurationError(f"{where}: invalid JSON: {error}; {_FORM}") from error
     known = os.environ if environment is None else environment
     return [
         make_server(name, given, environment=known, folder=where.parent, at=f"{where}, server {name!r}")
@@ -75,7 +77,10 @@ def listed_servers(data: object, *, at: str) -> Mapping[str, Any]:
     """
     servers = data.get("mcpServers") if isinstance(data, dict) else None
     if not isinstance(servers, dict):
-        raise ConfigurationError(f"{at}: {_FORM}")
+        found = (
+            f"the keys {', '.join(map(repr, data))}" if isinstance(data, dict) else f"a {type(data).__name__}"
+        )
+        raise ConfigurationError(f'{at} has no object "mcpServers" (it has {found:.200}); {_FORM}')
     for name, given in servers.items():
         if isinstance(given, dict) and not isinstance(given.get("disabled", False), bool):
             raise ConfigurationError(

@@ -9,9 +9,10 @@ Specification: https://modelcontextprotocol.io/specification
 import importlib.util
 import inspect
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from os import PathLike, fspath
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -87,7 +88,7 @@ class MCPServer(Toolset):
         command: str | None = None,
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-        cwd: str | None = None,
+        cwd: str | PathLike[str] | None = None,
         url: str | None = None,
         headers: Mapping[str, str] | None = None,
         auth: Any = None,
@@ -107,22 +108,24 @@ class MCPServer(Toolset):
                 "an MCP server has either command=, a program to start, or url=: write MCPServer(command='npx', args=[...])"
             )
         _check_place(command, url)
-        if isinstance(args, str):
-            raise ConfigurationError(f"args= is a list: args=[{args!r}]")
-        if isinstance(allow, str):
-            raise ConfigurationError(f"allow= is a list: allow=[{allow!r}]")
+        arguments, hosts = _texts("args", args), _texts("allow", allow)
+        for argument, pairs in (("env", env), ("headers", headers)):
+            _check_pairs(argument, pairs)
+        if cwd is not None and not isinstance(cwd, str | PathLike):
+            raise ConfigurationError(f"cwd= is the path of a folder, not {cwd!r:.200}")
         for flag, value in (("required", required), ("trust_hints", trust_hints), ("resources", resources)):
             if not isinstance(value, bool):  # a text such as "false" would count as true
                 raise ConfigurationError(f"{flag}= is true or false, not {value!r:.200}")
         for argument, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if type(seconds) not in (int, float) or not seconds > 0:
                 raise ConfigurationError(f"{argument}= is a number of seconds above 0, not {seconds!r:.200}")
-        self.command, self.args, self.env, self.cwd = command, tuple(args), dict(env or {}), cwd
+        self.command, self.args, self.env = command, arguments, dict(env or {})
+        self.cwd = None if cwd is None else fspath(cwd)
         self.url, self.headers, self.auth = url or "", dict(headers or {}), auth
         if oauth is not None and (url is None or auth is not None):
             raise ConfigurationError("oauth= is for a server with url=, and without auth=")
         self.oauth = None if oauth is None else OAuthSettings.made(oauth)
-        self.allow = (*allow, urlsplit(self.url).hostname or "") if url else ()
+        self.allow = (*hosts, urlsplit(self.url).hostname or "") if url else ()
         self.name = check_name(
             name or (PurePath(command).name if command else urlsplit(self.url).hostname or "")
         )
@@ -140,6 +143,8 @@ class MCPServer(Toolset):
         return f"<MCPServer {self.name!r}: {self.command or self.url}>"
 
     async def run(self, publish: Publish) -> None:
+        if self.lock is not None:
+            ToolLock.read(self.lock)  # a lock that cannot be read is found before the server starts
         before: Any = None
         deadline = math.inf  # the host bounds the first connection
         try:
@@ -428,6 +433,30 @@ def _check_place(command: object, url: object) -> None:
         raise ConfigurationError(
             f"url= is the address of a server, such as https://tools.example.com/mcp, not {url!r:.200}"
         )
+
+
+def _texts(argument: str, given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise ConfigurationError(f"{argument}= is a list: {argument}={given.split()!r}")
+    if not isinstance(given, Iterable):
+        raise ConfigurationError(f"{argument}= is a list of texts, not {given!r:.200}")
+    texts = tuple(given)
+    for each in texts:
+        if not isinstance(each, str):
+            raise ConfigurationError(f"{argument}= is a list of texts, and {each!r:.200} is not a text")
+    return texts
+
+
+def _check_pairs(argument: str, given: object) -> None:
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{argument}= is a dict, such as {argument}={{'NAME': 'value'}}, not a {type(given).__name__}"
+        )
+    for name, value in () if given is None else given.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise ConfigurationError(
+                f"{argument}= is a dict of texts, and the value of {name!r:.200} is of type {type(value).__name__}"
+            )
 
 
 def _is_address(url: object) -> bool:

@@ -4,6 +4,7 @@ The SDK has a client for that, too; this one bounds a message, keeps the end of 
 error for the log, and ends the connection when the process ends.
 """
 
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import subprocess
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -53,7 +55,7 @@ async def open_process(command: ServerCommand) -> AsyncGenerator[tuple[Incoming,
     """Start a server; the block has its streams of messages, and raises when the process ends.
 
     Raises:
-        ConfigurationError: there is no such program.
+        ConfigurationError: The program cannot be started.
         ServerEnded: in an ExceptionGroup.
     """
     process = await _start(command)
@@ -87,7 +89,43 @@ async def _start(command: ServerCommand) -> trio.Process:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"the MCP server {command.command!r} cannot be started: {error}") from error
+        raise ConfigurationError(
+            f"the MCP server {command.command!r} cannot be started: {_remedy(command, error)}"
+        ) from error
+
+
+def _remedy(command: ServerCommand, error: OSError | ValueError) -> str:
+    """Say what is wrong with a command that the operating system does not start, and what to change."""
+    program, folder = command.command, Path(command.cwd or ".")
+    path = folder / program
+    first, *rest = program.split() or [program]
+    is_missing = isinstance(error, FileNotFoundError)
+    causes = (
+        (not folder.is_dir(), f"cwd={command.cwd!r} is not a folder"),
+        (
+            rest and not path.exists(),
+            f"command= is the program alone. Write command={first!r}, args={[*rest, *command.args]!r}",
+        ),
+        (
+            is_missing and os.sep not in program,
+            "the program was not found on PATH. Install it, or give its whole path",
+        ),
+        (
+            is_missing and not path.exists(),
+            f"the file was not found. The folder is {str(folder.absolute())!r}",
+        ),
+        (is_missing, "the interpreter in the first line of the file (#!) was not found"),
+        (path.is_dir(), "it is a folder. Name a program"),
+        (
+            isinstance(error, PermissionError),
+            f"the file is not executable. Run `chmod +x {program}`, or name its interpreter in command=",
+        ),
+        (
+            isinstance(error, OSError) and error.errno == errno.ENOEXEC,
+            "the file is not a program. Add a first line such as #!/bin/sh, or name its interpreter in command=",
+        ),
+    )
+    return next((text for applies, text in causes if applies), str(error))
 
 
 async def _write(

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import trio
 
 from actgent.control.arguments import at_least_one
-from actgent.errors import ConfigurationError
+from actgent.errors import AddressRefused, ConfigurationError
 from actgent.errors.printable import counted, shown
 from actgent.support.logs import logger_of
 from actgent.tools.base import Tool
@@ -116,6 +117,10 @@ class OpenAPI(Toolset):
         )
         if self._url and not is_http_url(self._url):
             raise ConfigurationError(f"the address of the document is no URL: {self._url!r:.200}")
+        if isinstance(document, str) and "://" in document and not self._url:
+            raise ConfigurationError(
+                f"the address of an OpenAPI document begins with http:// or https://, not {document!r:.200}"
+            )
         self._tools: tuple[Tool, ...] | None = None
         title = ""
         if not self._url:
@@ -152,7 +157,14 @@ class OpenAPI(Toolset):
         return self._made(APIDocument(data, origin=self._url), check=check)
 
     async def _fetch(self) -> bytes:
-        response = await self._connections.send(APIRequest(method="GET", url=self._url, max_bytes=LARGEST))
+        request = APIRequest(method="GET", url=self._url, max_bytes=LARGEST)
+        try:
+            response = await self._connections.send(request)
+        except AddressRefused as error:
+            host = urlsplit(self._url).hostname
+            raise ConfigurationError(
+                f"the document at {self._url} cannot be fetched: {error}. If this is intended, write allow=[{host!r}]"
+            ) from error
         if response.is_cut:
             raise ConfigurationError(f"the document at {self._url} has more than {LARGEST:,} bytes")
         return response.body

@@ -43,6 +43,8 @@ def file_tools(folder: str | Path, *, write: bool = False, name: str = "files") 
         ConfigurationError: there is no such folder.
     """
     check_flag("write", write)
+    if not isinstance(folder, str | os.PathLike):
+        raise ConfigurationError(f"file_tools takes the path of a folder, not {folder!r:.200}")
     root = Path(folder).resolve()
     if not root.is_dir():
         raise ConfigurationError(f"file_tools takes a folder, and there is none at {str(folder)!r}")

@@ -336,13 +336,58 @@ async def test_one_that_does_not_start(tmp_path, caplog, mode, reason):
     assert mode == "silent" or reason in caplog.text
 
 
-async def test_no_such_program():
-    """The error names the program."""
-    with pytest.raises((ConfigurationError, ExceptionGroup)) as caught:
-        async with open_toolset(MCPServer(command="no-such-server")):
+def _file(folder, name, text, mode=0o755):
+    path = folder / name
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda _: {"command": "no-such-server"}, "not found on PATH. Install it"),
+        (
+            lambda _: {"command": "npx -y @scope/server", "args": ["x"]},
+            "Write command='npx', args=['-y', '@scope/server', 'x']",
+        ),
+        (lambda folder: {"command": f"{folder}/none"}, "none' cannot be started: the file was not found"),
+        (lambda folder: {"command": str(folder)}, "it is a folder"),
+        (lambda folder: {"command": _file(folder, "a", "", 0o644)}, "not executable. Run `chmod +x"),
+        (lambda folder: {"command": _file(folder, "b", "echo hi")}, "Add a first line such as #!/bin/sh"),
+        (lambda folder: {"command": _file(folder, "c", "#!/no/such\n")}, "the interpreter in the first line"),
+        (lambda folder: {"command": "cat", "cwd": folder / "none"}, "none' is not a folder"),
+        (lambda folder: {"command": "cat", "lock": folder / "none.json"}, "`actgent mcp lock` makes it"),
+    ],
+)
+@pytest.mark.parametrize("with_agent", [True, False])
+async def test_a_command_that_cannot_be_started(tmp_path, caplog, made, words, with_agent):
+    """The start of an agent raises at once what to change, although the toolset is optional; so does `open_toolset`."""
+    server = MCPServer(**made(tmp_path))
+    with pytest.raises(ConfigurationError) as caught:
+        async with (
+            BareAgent("t", llm=ScriptedLLM([]), tools=[server]) if with_agent else open_toolset(server)
+        ):
             pass
-    error = caught.value if isinstance(caught.value, ConfigurationError) else caught.value.exceptions[0]
-    assert "'no-such-server' cannot be started" in str(error)
+    assert words in str(caught.value)
+    assert "tried again" not in caplog.text
+
+
+async def test_the_sdk_is_missing(monkeypatch):
+    """The agent does not start without the extra of a toolset that it has, and names it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'actgent\[mcp\]'"):
+        async with BareAgent("t", llm=ScriptedLLM([]), tools=[MCPServer(command="cat")]):
+            pass
+
+
+@pytest.mark.parametrize("command", ["true", "false"])
+async def test_a_server_that_ends_is_an_outage(caplog, command):
+    """The agent starts, and the server is started again later."""
+    async with BareAgent("t", llm=ScriptedLLM([]), tools=[MCPServer(command=command)]):
+        pass
+    assert "its process ended" in caplog.text
+    assert "tried again" in caplog.text
 
 
 # --- the lock ----------------------------------------------------------------------------------
