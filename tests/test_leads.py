@@ -265,6 +265,25 @@ def test_a_provider_that_is_not_known():
     assert str(caught.value).count("mistral") == 1
 
 
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("openai/gpt-5", "did you mean 'openai:gpt-5'?"),
+        ("OpenAI:gpt-5", "did you mean 'openai:gpt-5'?"),
+        ("claude:sonnet", "did you mean 'anthropic:sonnet'?"),
+        ("google:gemini-3", "did you mean 'gemini:gemini-3'?"),
+        ("gpt-5", "did you mean 'openai:gpt-5'?"),
+        ("http://localhost:11434/v1", "OpenAI(MODEL, base_url='http://localhost:11434/v1')"),
+        ("opneai:gpt-5", "did you mean 'openai'?"),
+    ],
+)
+def test_a_model_in_the_form_of_another_library(model, words):
+    """The text that is likely to be meant stands in the error."""
+    with pytest.raises(ConfigurationError) as caught:
+        BareAgent("clerk", llm=model)
+    assert words in str(caught.value)
+
+
 # --- states ----------------------------------------------------------------------------------
 
 
@@ -324,6 +343,50 @@ async def test_a_journal_by_its_path():
     with pytest.raises(ConfigurationError, match=r"a text such as 'sqlite:///agents\.db', not 7"):
         async with open_runtime(journal=7):
             pass
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "meant"),
+    [
+        ("mysql://root:secret@host/db", "mysql://host/db", ""),
+        ("redis://localhost", "redis://localhost", ""),
+        ("sqlite:///:memory:", "sqlite:///:memory:", "memory:"),
+        (":memory:", ":memory:", "memory:"),
+        ("memory", "memory", "memory:"),
+        ("agents.db", "agents.db", "sqlite:///agents.db"),
+        ("/var/agents.db", "/var/agents.db", "sqlite:////var/agents.db"),
+        ("sqlite:agents.db", "sqlite:agents.db", "sqlite:///agents.db"),
+        ("sqlite://agents.db", "sqlite://agents.db", "sqlite:///agents.db"),
+        ("sqlite:/var/agents.db", "sqlite:/var/agents.db", "sqlite:////var/agents.db"),
+        ("SQLite:///agents.db", "SQLite:///agents.db", "sqlite:///agents.db"),
+        ("sqlite+aiosqlite:///a.db", "sqlite+aiosqlite:///a.db", "sqlite:///a.db"),
+        ("file:agents.db", "file:agents.db", "sqlite:///agents.db"),
+        ("postgresql+psycopg://u:secret@h/d", "postgresql+psycopg://h/d", "postgresql://h/d"),
+        ("sqlite:///", "sqlite:///", ""),
+        ("", "", ""),
+    ],
+)
+async def test_a_journal_in_the_form_of_another_library(url, shown, meant):
+    """The error shows the address with its scheme, without the login, and the address that is meant if that is clear."""
+    with pytest.raises(ConfigurationError) as caught:
+        async with open_runtime(journal=url):
+            pass
+    text = str(caught.value)
+    assert text.startswith(
+        f"{shown!r} is not a journal URL; use 'sqlite:///FILE', 'postgres://HOST/DATABASE'"
+    )
+    assert text.endswith(f"did you mean {meant!r}?") is bool(meant)
+    assert "secret" not in text
+
+
+async def test_a_journal_that_cannot_be_opened_has_a_short_traceback(tmp_path):
+    """The frames of the storage say nothing about an address that is wrong."""
+    with pytest.raises(ActgentError) as caught:
+        async with open_runtime(journal=f"sqlite:///{tmp_path}/none/agents.db"):
+            pass
+    lines = traceback.format_exception(caught.value)
+    assert len([line for line in lines if "/actgent/" in line]) <= 4
+    assert f"the folder '{tmp_path}/none' does not exist" in str(caught.value)
 
 
 @pytest.mark.parametrize(

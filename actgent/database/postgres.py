@@ -9,7 +9,7 @@ import psycopg.rows
 import psycopg.sql
 
 from actgent.errors import DatabaseFailed
-from actgent.support.postgres_address import split_schema
+from actgent.support.postgres_address import connection_failure, split_schema
 
 from .connection import DataConnection, Values
 
@@ -94,4 +94,6 @@ class PostgresConnection(DataConnection):
 
 
 def _ours(error: psycopg.Error) -> DatabaseFailed:
+    if (words := connection_failure(error)) is not None:
+        return DatabaseFailed(words)
     return DatabaseFailed(f"{type(error).__name__}: {str(error).strip() or 'the server did not say why'}")

@@ -153,10 +153,13 @@ class MissingKey(ConfigurationError):
     The text names the argument and the variables that were looked at, never a value.
     """
 
-    def __init__(self, provider: str, variables: Sequence[str]) -> None:
+    def __init__(self, provider: str, variables: Sequence[str], *, hint: str = "") -> None:
         self.provider = provider
         self.variables = tuple(variables)
-        super().__init__(f"no API key for {provider}: pass api_key=..., or set {' or '.join(self.variables)}")
+        more = f". {hint}" if hint else ""
+        super().__init__(
+            f"no API key for {provider}: pass api_key=..., or set {' or '.join(self.variables)}{more}"
+        )
 
 
 class DuplicateTool(ConfigurationError):

@@ -11,6 +11,9 @@ from .base import Journal
 from .grouped import GroupedJournal
 from .transfer import is_export
 
+_IN_MEMORY = ":memory:"
+"""SQLite's name of a database in memory."""
+
 
 def open_journal(url: str, *, read_only: bool = False) -> AbstractAsyncContextManager[Journal]:
     """Open the journal of an address, in an `async with` block that it lives in.
@@ -64,13 +67,37 @@ def _make_journal(url: object, *, read_only: bool) -> GroupedJournal:
         )
     if url in ("memory:", "memory://"):
         return _memory(read_only=read_only)
-    if url.startswith("sqlite:///") and not url.endswith("/"):
+    if url.startswith("sqlite:///") and not url.endswith("/") and _IN_MEMORY not in url:
         return _sqlite(Path(url.removeprefix("sqlite:///")), read_only=read_only)
     if url.startswith(("postgres://", "postgresql://")):
         return _postgres(url, read_only=read_only)
+    meant = f"; did you mean {suggested!r}?" if (suggested := _suggestion(url)) else ""
     raise ConfigurationError(
-        f"{url.rsplit('@', maxsplit=1)[-1]!r} is not a journal URL; use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'"
+        f"{_without_login(url)!r} is not a journal URL; use 'sqlite:///FILE', 'postgres://HOST/DATABASE' or 'memory:'{meant}"
     )
+
+
+def _without_login(url: str) -> str:
+    """Return an address without user and password, which the log must not have."""
+    scheme, separator, rest = url.partition("://")
+    place = (rest if separator else scheme).rpartition("@")[2]
+    return f"{scheme}{separator}{place}" if separator else place
+
+
+def _suggestion(url: str) -> str:
+    """Return the journal URL that a wrong one is meant to be; empty if that is not clear."""
+    url = url.strip()
+    scheme, colon, rest = url.partition(":")
+    if _IN_MEMORY in url or url.strip("/:").lower() == "memory":
+        return "memory:"
+    kind = scheme.lower().partition("+")[0]  # a driver stands after the + in addresses of SQLAlchemy
+    if colon and kind in ("postgres", "postgresql") and rest.startswith("//"):
+        return _without_login(f"{kind}:{rest}")
+    if colon and kind in ("sqlite", "sqlite3", "file"):
+        path = rest.removeprefix("///") if rest.startswith("///") else rest.removeprefix("//")
+        return f"sqlite:///{path}" if path.strip("/") else ""
+    is_path = not colon and ("/" in url or Path(url).suffix in (".db", ".sqlite", ".sqlite3"))
+    return f"sqlite:///{url}" if is_path and not url.endswith("/") else ""
 
 
 # Imported when an address names them: each member stands on a library of its own.

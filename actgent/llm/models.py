@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -105,12 +105,10 @@ def resolve_model(model: str | ModelLike, **options: Any) -> LLM:
         if (made := adapted(model)) is None:
             raise ConfigurationError(f"llm= takes an LLM object or a text, not {_named(model)}; {_allowed()}")
         return made
-    provider, colon, name = split_model(model)
+    provider, _, name = split_model(model)
     known = known_providers()
     if provider not in known or not name:
-        meant = nearest(provider, known) if colon and provider not in known else ""
-        hint = f"{meant} " if meant.endswith("?") else "" if meant else _maker(model)
-        raise ConfigurationError(f"{model!r} is an unknown model: {hint}{_allowed()}")
+        raise ConfigurationError(f"{model!r} is an unknown model: {_hint(model, known)}{_allowed()}")
     if provider in _registered:
         return _made_by(_registered[provider], model, name, options)
     return _CLIENTS[provider](name, **options)
@@ -139,21 +137,38 @@ def _named(model: object) -> str:
     return "None" if model is None else f"{model!r:.100}"
 
 
-def _maker(model: str) -> str:
-    """Guess at a model's name alone whose it is."""
-    known = {
-        "gpt": "openai",
-        "chatgpt": "openai",
-        "o1": "openai",
-        "o3": "openai",
-        "o4": "openai",
-        "claude": "anthropic",
-        "gemini": "gemini",
-        "deepseek": "deepseek",
-        "mistral": "mistral",
-    }
-    provider = known.get(model.partition("-")[0].casefold())
-    return f"did you mean {provider + ':' + model!r}? " if provider else ""
+_MAKERS = {
+    "gpt": "openai",
+    "chatgpt": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "claude": "anthropic",
+    "google": "gemini",
+    "vertex": "gemini",
+    "aws": "bedrock",
+    **{provider: provider for provider in COMPATIBLE},
+}
+"""Providers by the first word of what other programs call them or their models."""
+
+
+def _hint(model: str, known: Sequence[str]) -> str:
+    """Return the model that a wrong text is likely to mean, as a question; empty if that is not clear."""
+    if model.lower().startswith(("http://", "https://")):
+        return f"an address is base_url=, as in OpenAI(MODEL, base_url={model!r}). "
+    before, separator, name = model.partition(":")
+    if not separator:  # `provider/model`, as LiteLLM has it, or the model alone
+        before, separator, name = model.partition("/")
+    before, name = before.strip(), name.strip()
+    if not separator:
+        provider = _MAKERS.get(model.partition("-")[0].casefold())
+        return f"did you mean {provider + ':' + model!r}? " if provider else ""
+    meant = next((each for each in known if each == before.casefold()), None)
+    meant = meant or _MAKERS.get(re.split("[-_ ]", before.casefold())[0])
+    if meant is not None:
+        return f"did you mean {meant + ':' + (name or 'MODEL')!r}? "
+    close = nearest(before, known)
+    return f"{close} " if close.endswith("?") else ""
 
 
 def dialect_of(provider: str) -> str:

@@ -27,6 +27,7 @@ from actgent.errors import (
     ConfigurationError,
     Fenced,
     JournalError,
+    JournalFailed,
     SessionNotFound,
     ThreadsLeft,
     UsageError,
@@ -589,13 +590,21 @@ async def _owned(
     if journal is None:
         yield None
     elif isinstance(journal, Journal):
-        await journal.acquire()
+        await _acquire(journal)
         if redact is not None:
             journal = RedactedJournal(journal, redact)
         yield (RelaxedJournal(journal) if durability == "relaxed" else journal)
     else:
         async with open_journal(journal) as opened, _owned(opened, durability, redact) as owned:
             yield owned
+
+
+async def _acquire(journal: Journal) -> None:
+    """Acquire a journal. An error has no frames of the storage, 60 lines that say nothing about a wrong address."""
+    try:
+        await journal.acquire()
+    except (JournalFailed, ConfigurationError) as error:
+        raise error.with_traceback(None) from None
 
 
 def _check_kinds(**given: tuple[object, type]) -> None:

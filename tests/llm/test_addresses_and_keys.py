@@ -2,9 +2,10 @@
 
 import pytest
 
-from actgent import Anthropic, ConfigurationError, MissingKey, OpenAI, OpenAIResponses
+from actgent import Anthropic, BadRequest, BareAgent, ConfigurationError, MissingKey, OpenAI, OpenAIResponses
 from actgent.llm.models import PROVIDERS, key_variables, resolve_model, url_variables
 from actgent.llm.settings import LLMSettings, load_settings
+from actgent.testing import open_provider
 
 NAMED = {
     provider: lambda provider=provider, **options: resolve_model(f"{provider}:m", **options)
@@ -65,3 +66,52 @@ def test_an_empty_variable_is_not_set(monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
     with pytest.raises(MissingKey):
         OpenAI("m")
+
+
+def test_azure_needs_an_address():
+    """Each resource has its own address: the error names the variables and the form."""
+    with pytest.raises(ConfigurationError) as caught:
+        resolve_model("azure:m")
+    assert str(caught.value) == (
+        "Azure OpenAI has no public address: pass base_url=..., or set AZURE_OPENAI_BASE_URL or AZURE_OPENAI_ENDPOINT, "
+        "to the address of your own, such as https://RESOURCE.openai.azure.com"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "): add /v1 to base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL)"),
+        ("/openai/v1/chat/completions", "remove /chat/completions from the end of base_url="),
+        ("/other/v1", "look at base_url= (or OPENAI_BASE_URL or LLM_PROVIDER_URL) and at the model's name"),
+    ],
+)
+async def test_a_base_url_with_a_wrong_path(path, words):
+    """The server answers 404 without a reason, so the error says what base_url= lacks."""
+    async with open_provider(["Yes."]) as provider:
+        host = provider.openai_url.split("/")[2]
+        llm = OpenAI("m", base_url=f"http://{host}{path}", api_key="k")
+        async with BareAgent("clerk", llm=llm) as clerk:
+            with pytest.raises(BadRequest) as caught:
+                await clerk.run("hi")
+        await llm.aclose()
+    assert words in str(caught.value)
+    assert host in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["OPENAI_API_KEY=sk-1", "export OPENAI_API_KEY = 'sk-1'"])
+def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
+    """The error names the file .env and the way to load it, and not the key."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(f"# keys\nOTHER=1\n{line}\n")
+    with pytest.raises(MissingKey) as caught:
+        OpenAI("m")
+    assert "actgent does not read .env, which has OPENAI_API_KEY: run `set -a; . ./.env` first" in str(
+        caught.value
+    )
+    assert "sk-1" not in str(caught.value)
+    (tmp_path / ".env").write_text("OTHER_OPENAI_API_KEY=1\n")
+    with pytest.raises(MissingKey) as caught:
+        OpenAI("m")
+    assert ".env" not in str(caught.value)

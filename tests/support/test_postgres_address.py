@@ -1,11 +1,15 @@
 """Addresses of databases in PostgreSQL that name a schema."""
 
+import traceback
+
 import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 import psycopg
 
+from actgent import ConfigurationError, DatabaseFailed, JournalFailed, open_runtime
+from actgent.database.postgres import PostgresConnection
 from actgent.support.postgres_address import split_schema
 
 
@@ -29,3 +33,53 @@ def test_what_an_address_says_is_read_as_libpq_reads_it(query, said):
     assert read == {"user": "ada", "host": "h", "dbname": "d", **said}
     assert schema == "a b"
     assert split_schema(address, default="x", owner="it") == (address, "x")
+
+
+@pytest.mark.parametrize("address", ["postgres:///d?host=%2Frun%2Fnone", "postgresql:///d"])
+def test_an_address_without_a_host_keeps_its_slashes(address):
+    """To libpq it names the server's socket."""
+    assert split_schema(address, default="x", owner="it") == (address, "x")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("postgres://", "is not of the form postgres://HOST/DATABASE"),
+        ("postgres://u:p@h:99999/d", "a port that is not a number up to 65535"),
+        ("postgres://u:se/cret@h/d", "In a password, write / as %2F"),
+    ],
+)
+def test_an_address_that_cannot_be_read(address, words):
+    """The error says what to change, and has no part of the password."""
+    with pytest.raises(ConfigurationError) as caught:
+        split_schema(address, default="x", owner="the journal")
+    assert words in str(caught.value)
+    assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        (
+            "postgres@127.0.0.1:1/x",
+            "at 127.0.0.1:1 (database 'x', user 'postgres') cannot be used: Connection refused. Start the server",
+        ),
+        ("postgres@127.0.0.1/none_there", "(database 'none_there', user 'postgres') cannot be used"),
+        ("none_there@127.0.0.1/postgres", "user 'none_there') cannot be used"),
+        ("postgres@127.0.0.1/postgres?sslmode=require", "Correct sslmode= in the address"),
+        ("postgres@none.invalid/x", "'none.invalid'"),
+        ("/x?host=/none_there", "at /none_there:5432 (database 'x'"),
+    ],
+)
+async def test_a_server_that_cannot_be_reached(postgres_url, place, words):
+    """Journal and database name server, database, user and remedy in one line, without a long traceback."""
+    with pytest.raises(JournalFailed) as caught:
+        async with open_runtime(journal=f"postgres://{place}"):
+            pass
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert len([line for line in lines if line.lstrip().startswith("File")]) <= 8
+    with pytest.raises(DatabaseFailed) as caught_by_database:
+        PostgresConnection(f"postgres://{place}")
+    for text in (str(caught.value), str(caught_by_database.value)):
+        assert words in text
+        assert "\n" not in text

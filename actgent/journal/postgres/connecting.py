@@ -15,6 +15,7 @@ import psycopg.conninfo
 import trio
 
 from actgent.errors import JournalDamaged, JournalFailed, JournalFull
+from actgent.support.postgres_address import connection_failure
 
 from .poolers import apply_settings, check_session, is_pooled
 
@@ -172,7 +173,7 @@ def errors_translated() -> Iterator[None]:
     except (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DataCorrupted) as error:
         raise JournalDamaged(str(error)) from error
     except psycopg.Error as error:
-        raise JournalFailed(f"the journal's database failed: {error}") from error
+        raise JournalFailed(f"the journal's database failed: {connection_failure(error) or error}") from error
 
 
 def settle(connection: Connection) -> None:

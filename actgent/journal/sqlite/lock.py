@@ -32,8 +32,14 @@ class Lock:
         except OSError as error:
             if is_full(error):
                 raise disk_failure(error) from error
+            folder = self.path.parent
+            remedy = (
+                "give this user the right to write it"
+                if folder.is_dir()
+                else f"make it (the folder {str(folder)!r} does not exist)"
+            )
             raise JournalFailed(
-                f"no lock file can be written into the folder of the journal {path.name} ({error.strerror}): make it, "
+                f"no lock file can be written into the folder of the journal {path.name} ({error.strerror}): {remedy}, "
                 "or name or copy the journal elsewhere"
             ) from error
         try:

@@ -5,6 +5,7 @@ import hashlib
 import os
 from typing import cast
 
+from actgent.errors import ConfigurationError
 from actgent.llm.base import Chat
 from actgent.llm.http import Body, find_url
 
@@ -36,7 +37,13 @@ class Compatible(OpenAI):
     def _url(self, argument: str | None) -> str:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or _REGION
         default = self.row.address.replace("REGION", region)
-        url = find_url(argument, (*self.url_variables, "LLM_PROVIDER_URL"), default=default)
+        variables = (*self.url_variables, "LLM_PROVIDER_URL")
+        if argument is None and not (default or any(os.environ.get(name, "").strip() for name in variables)):
+            raise ConfigurationError(
+                f"{self.row.title} has no public address: pass base_url=..., or set {' or '.join(self.url_variables)}, "
+                f"to the address of your own, such as {self.row.example}"
+            )
+        url = find_url(argument, variables, default=default)
         return url if url.endswith("/v1") else url + self.row.path
 
     def __repr__(self) -> str:

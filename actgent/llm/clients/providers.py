@@ -20,6 +20,8 @@ class CompatibleProvider:
     """Variables of its address."""
     address: str
     """Where it is; `REGION` stands for that of AWS_REGION, and an empty one is each user's own."""
+    example: str = ""
+    """An address of a user's own, for errors, if `address` is empty."""
     path: str = ""
     """What is added to an address that does not end with `/v1`."""
     limit: str = "max_tokens"
@@ -77,6 +79,7 @@ COMPATIBLE: Mapping[str, CompatibleProvider] = {
         key=("AZURE_OPENAI_API_KEY",),
         url=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
         address="",
+        example="https://RESOURCE.openai.azure.com",
         path="/openai/v1",
         limit="max_completion_tokens",
         takes_unknown_fields=False,

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
+from http import HTTPStatus
 from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
 
 import attrs
@@ -67,6 +68,7 @@ from .wire import (
 
 T = TypeVar("T")
 DEFAULT_TIMEOUT = 120.0
+_VERSION = re.compile(r"v[0-9]+[a-z0-9]*")
 _CLOSING = 1.0
 """Seconds that closing a connection may take when the call is over anyway."""
 _AFTER_ANSWER = 5.0
@@ -497,7 +499,7 @@ class Remote(LLM):
         if response is not None:
             permit.read(response.headers)
             return provider_error(
-                _detail(getattr(error, "body", None)),
+                self._advised(_detail(getattr(error, "body", None)), response),
                 model=self.name,
                 secrets=self._secrets,
                 headers=response.headers,
@@ -513,6 +515,19 @@ class Remote(LLM):
         return BrokenAnswer(
             f"the connection broke before the answer's end: {self._root(error)}", model=self.name
         )
+
+    def _advised(self, detail: object, response: httpx2.Response) -> object:
+        """Say of a 404 what is wrong with `base_url=`, unless the provider names another reason, such as an unknown model."""
+        said = str(detail.get("message", "")) if isinstance(detail, Mapping) else str(detail or "")
+        if response.status_code != HTTPStatus.NOT_FOUND or "model" in str(detail).lower():
+            return detail
+        path = httpx2.URL(self.base_url).path
+        advice = f"look at {self._where} and at the model's name"
+        if path.rstrip("/").endswith(self.path):
+            advice = f"remove {self.path} from the end of {self._where}"
+        elif _has_version(self.default_url) and not _has_version(self.base_url):
+            advice = f"add /v1 to {self._where}, whose path is {path!r}"
+        return {"message": f"{said[:200] or 'not found'} (404 from {self._host}): {advice}"}
 
     def _root(self, error: BaseException) -> str:
         """Return the text of the library's own error without our secrets; a refused request may quote any header."""
@@ -663,6 +678,11 @@ def _unwrapped(answer: Answer) -> Answer:
         return answer
     others = tuple(part for part in answer.parts if not isinstance(part, Text))
     return attrs.evolve(answer, parts=(*others, Text(text)))
+
+
+def _has_version(url: str) -> bool:
+    """True if a step of the address's path is a version of an API, such as `v1` or `v1beta`."""
+    return any(_VERSION.fullmatch(step) for step in httpx2.URL(url).path.split("/"))
 
 
 def _detail(body: object) -> object:

@@ -1,7 +1,9 @@
 """Where a provider is and which key opens it: argument, then the provider's own variable, then the general one."""
 
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import httpx2
 
@@ -43,7 +45,7 @@ def find_key(argument: str | None, variables: Sequence[str], *, name: str, is_op
     if not key and is_optional:
         return NO_KEY
     if not key:
-        raise MissingKey(name, variables)
+        raise MissingKey(name, variables, hint=_hint_of_file(variables))
     if not (key.isascii() and key.isprintable()):
         raise ConfigurationError(
             f"the API key for {name} (api_key= or {' or '.join(variables)}) has characters that no key has"
@@ -66,6 +68,17 @@ def _check_given(name: str, argument: object, instead: str) -> None:
         raise ConfigurationError(f"{name}= is a text, not {type(argument).__name__}")
     if not argument.strip():
         raise ConfigurationError(f"{name}= is empty: fill it in, or leave it out (None) to {instead}")
+
+
+def _hint_of_file(variables: Sequence[str]) -> str:
+    """Say that `.env` is not read, if the file of that name in the working directory sets one of the variables."""
+    try:
+        text = Path(".env").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    names = "|".join(map(re.escape, variables))
+    found = re.search(rf"^\s*(?:export\s+)?({names})\s*=", text, re.MULTILINE)
+    return f"actgent does not read .env, which has {found[1]}: run `set -a; . ./.env` first" if found else ""
 
 
 def _first(variables: Sequence[str]) -> str | None:

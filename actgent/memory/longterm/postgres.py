@@ -16,7 +16,7 @@ import psycopg
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, MemoriesFailed
-from actgent.support.postgres_address import split_schema
+from actgent.support.postgres_address import connection_failure, split_schema
 
 from .operations import Operation, Search
 from .ranking import check_dimensions, telling
@@ -275,4 +275,6 @@ def _shown(vector: bytes) -> str:
 
 
 def _ours(error: psycopg.Error) -> MemoriesFailed:
-    return MemoriesFailed(f"the database of the memories failed: {str(error).strip()}")
+    return MemoriesFailed(
+        f"the database of the memories failed: {connection_failure(error) or str(error).strip()}"
+    )
