@@ -838,6 +838,11 @@ def test_files_that_define_no_agent(code, place, wanted, tmp_path):
             ("chat", "team.py", "how", "are"),
             "there is no place for 'are': words that belong together stand in quotes",
         ),
+        (
+            ("serve", "team.py", "--port", "80"),
+            "Unknown option: --port. A server listens at --bind HOST:PORT. See",
+        ),
+        (("top", "--server", "http://h"), "Unknown option: --server. A running server is named by --at URL"),
         (("node", "hi"), "(`actgent new NAME` makes one)\n"),
         (("node", "helper"), "no model to ask: set OPENAI_API_KEY, ANTHROPIC_API_KEY or LLM_PROVIDER_URL"),
         (("run", "helper", "hi"), "no model to ask: name one with --model, set OPENAI_API_KEY"),

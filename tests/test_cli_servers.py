@@ -130,7 +130,10 @@ async def test_no_file(actgent):
     """The error names it, and says what it holds."""
     code, _, complained = await actgent("mcp", "list")
     assert code == 2
-    assert 'mcp_config.json cannot be read: No such file or directory; a file of MCP servers holds {"mcpServers": ' in complained
+    assert (
+        'mcp_config.json cannot be read: No such file or directory; a file of MCP servers holds {"mcpServers": '
+        in complained
+    )
 
 
 FOLDER = {

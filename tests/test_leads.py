@@ -15,6 +15,7 @@ from actgent import (
     BareAgent,
     ConfigurationError,
     GoalAgent,
+    Image,
     Limits,
     Mode,
     Modes,
@@ -23,6 +24,7 @@ from actgent import (
     PlanAgent,
     Quotas,
     Reject,
+    Reply,
     ScriptedLLM,
     SessionNotFound,
     Suspended,
@@ -586,6 +588,14 @@ async def test_names_of_other_frameworks_on_a_reply(name):
         reply = await agent.run("hi")
     with pytest.raises(AttributeError, match=r": read "):
         getattr(reply, name)
+
+
+def test_names_of_media_and_items_of_replies():
+    """Constructors of other libraries lead to data=, and a reply that is read as a dict leads to its attributes."""
+    with pytest.raises(AttributeError, match=r"data=pathlib\.Path"):
+        Image.from_path("picture.png")
+    with pytest.raises(TypeError, match=r"read reply\.text, or reply\.data"):
+        Reply(text="x")["text"]
 
 
 async def test_a_handler_that_is_attached_in_a_wrong_way():

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from actgent.errors import ActgentError, ConfigurationError, InvalidFolder
 
@@ -16,6 +16,15 @@ from .descriptors import RefusedConnections, open_standard_streams, raise_file_l
 from .signals import handled_signals
 from .terminal import Terminal, one_line
 
+_MEANT = {
+    **dict.fromkeys(("--port", "--listen", "--address", "-p"), "A server listens at --bind HOST:PORT"),
+    **dict.fromkeys(
+        ("--server", "--url", "--endpoint", "--gateway"), "A running server is named by --at URL"
+    ),
+    **dict.fromkeys(("--db", "--database", "--store"), "Sessions are kept by --journal sqlite:///FILE"),
+    "--llm": "A model is named by --model provider:MODEL",
+}
+"""Options of other programs, and the option that is meant."""
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
 
@@ -73,7 +82,9 @@ def _told(error: CycloptsError) -> str:
     command = " ".join(("actgent", *(error.command_chain or ())))
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         word = one_line(error.unused_tokens[0], 100)
-        text = f"there is no place for {word!r}: words that belong together stand in quotes."
+        text = f"there is no place for {word!r}: words that belong together stand in quotes, and options begin with --."
+    elif isinstance(error, UnknownOptionError) and (meant := _MEANT.get(error.token.keyword or "")):
+        text = f"Unknown option: {error.token.keyword}. {meant}."
     else:
         text = str(error)
     return f"{text} See `{command} --help`."

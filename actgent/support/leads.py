@@ -146,16 +146,21 @@ for_limits = leads(
         **dict.fromkeys(("max_cost", "usd", "budget"), "write cost="),
     }
 )
+_MEDIUM_OF_FILE = (
+    "write Image(media_type='image/png', data=pathlib.Path('picture.png').read_bytes()), or url= for data="
+)
 for_media = leads(
+    dict.fromkeys(
+        ("from_path", "from_file", "from_bytes", "from_url", "from_base64", "open", "load"), _MEDIUM_OF_FILE
+    ),
     keywords={
-        "*": "write Image(media_type='image/png', data=pathlib.Path('picture.png').read_bytes()), or url= for data=; File takes "
-        "the same",
+        "*": f"{_MEDIUM_OF_FILE}; File takes the same",
         **dict.fromkeys(
             ("path", "file", "filename"), "write data=pathlib.Path(...).read_bytes() and media_type="
         ),
         **dict.fromkeys(("mime_type", "type", "content_type"), "write media_type="),
         **dict.fromkeys(("content", "bytes"), "write data="),
-    }
+    },
 )
 for_replies = leads(
     {
@@ -193,7 +198,8 @@ for_replies = leads(
             ),
             "read reply.data, the value of an agent or run with output=, or reply.text",
         ),
-    }
+    },
+    methods={"__getitem__": "a reply is not a dict or a list: read reply.text, or reply.data with output="},
 )
 for_message_ids = leads(
     dict.fromkeys(
@@ -418,6 +424,11 @@ for_builders = leads(
         **dict.fromkeys(("system", "with_system_prompt"), "write builder.system_prompt(text), or role(text)"),
         **dict.fromkeys(("tool", "add_tool", "with_tools"), "write builder.tools(first, second)"),
         **dict.fromkeys(("create", "make", "run"), "write agent = builder.build()"),
+    }
+)
+for_clients = leads(
+    keywords={
+        "model": "write the model's name first, as in OpenAI('gpt-5.2') or Anthropic('claude-sonnet-4-5')"
     }
 )
 for_servers = leads(

@@ -235,7 +235,7 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
         published[:] = [tuple(tools)]
         first.set()
 
-    failure: Exception | None = None
+    failure: BaseException | None = None
 
     async def run() -> None:
         nonlocal failure

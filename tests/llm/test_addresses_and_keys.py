@@ -115,3 +115,37 @@ def test_a_key_in_a_file_that_is_not_read(tmp_path, monkeypatch, line):
     with pytest.raises(MissingKey) as caught:
         OpenAI("m")
     assert ".env" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"temperature": "0.2"},
+            "temperature= is a number, at least 0 (most models take up to 2), not '0.2'",
+        ),
+        ({"temperature": -1}, "temperature= is a number"),
+        ({"temperature": float("nan")}, "temperature= is a number"),
+        ({"max_tokens": 0}, "max_tokens= is a whole number, at least 1, not 0"),
+        ({"max_tokens": "100"}, "max_tokens= is a whole number, at least 1, not '100'"),
+        ({"timeout": "30s"}, "timeout= is a number of seconds above 0, or None for no limit, not '30s'"),
+        ({"timeout": 0}, "timeout= is a number of seconds above 0"),
+        ({"stream": "no"}, "stream= is True or False, not 'no'"),
+        ({"extra_body": ["a"]}, "extra_body= is a dict, not a list"),
+        ({"retry": 3}, "retry= takes Retry(...), not 3"),
+        ({"governor": 3}, "governor= takes Governor(...), not 3"),
+    ],
+)
+@pytest.mark.parametrize("client", [OpenAI, Anthropic])
+def test_settings_of_a_client_with_a_wrong_type_or_unit(client, options, words):
+    """The constructor refuses the value; without this the first call failed, or the provider did."""
+    with pytest.raises(ConfigurationError) as caught:
+        client("m", api_key="k", **options)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("client", [OpenAI, Anthropic])
+def test_a_client_without_a_model(client):
+    """The error names the class that was called, and the argument."""
+    with pytest.raises(TypeError, match=rf"{client.__name__}\(\) needs model=: write the model's name first"):
+        client(api_key="k")

@@ -20,13 +20,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property, partial
 from http import HTTPStatus
-from typing import Any, ClassVar, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, TypedDict, TypeVar, Unpack, cast
 
 import attrs
 import httpx2
 import msgspec
 import trio
 
+from actgent.control.arguments import at_least_one, check_flag
 from actgent.errors import (
     BadRequest,
     BrokenAnswer,
@@ -44,6 +45,7 @@ from actgent.llm.retry import Retry
 from actgent.llm.spans import ModelWork
 from actgent.messages import Text, Usage
 from actgent.support.http_environment import reading_environment
+from actgent.support.leads import for_clients
 from actgent.support.tracing import active_trace
 
 from .counting import TokenCounter
@@ -127,6 +129,7 @@ class Fold(abc.ABC):
         """The body as it would be without streaming; None as long as the stream's last event is missing."""
 
 
+@for_clients
 class Remote(LLM):
     """A model behind HTTP. Keys never appear in its repr, its logs or its errors."""
 
@@ -167,6 +170,7 @@ class Remote(LLM):
             )
         if not (model and model.strip()):
             raise ConfigurationError(f"{type(self).__name__}(model): the model's name is empty")
+        _check_settings(options)
         self.model = model.strip()
         self.name = f"{self.provider}:{self.model}"
         url = self._url(options.get("base_url"))
@@ -678,6 +682,37 @@ def _unwrapped(answer: Answer) -> Answer:
         return answer
     others = tuple(part for part in answer.parts if not isinstance(part, Text))
     return attrs.evolve(answer, parts=(*others, Text(text)))
+
+
+def _check_settings(options: Mapping[str, Any]) -> None:
+    """Refuse settings of a wrong type or unit where they are written, not at the first call.
+
+    Raises:
+        ConfigurationError: A setting is no number in its range, or no mapping. The text has no value of a mapping.
+    """
+    temperature, timeout = options.get("temperature"), options.get("timeout")
+    if temperature is not None and not (_is_number(temperature) and temperature >= 0):
+        raise ConfigurationError(
+            f"temperature= is a number, at least 0 (most models take up to 2), not {temperature!r:.200}"
+        )
+    if options.get("max_tokens") is not None:
+        at_least_one("max_tokens", options["max_tokens"])
+    if timeout is not None and not (_is_number(timeout) and timeout > 0):
+        raise ConfigurationError(
+            f"timeout= is a number of seconds above 0, or None for no limit, not {timeout!r:.200}"
+        )
+    if options.get("stream") is not None:
+        check_flag("stream", options["stream"])
+    for name in ("extra_headers", "extra_body"):
+        if not isinstance(options.get(name) or {}, Mapping):
+            raise ConfigurationError(f"{name}= is a dict, not a {type(options[name]).__name__}")
+    for name, kind in (("retry", Retry), ("governor", Governor)):
+        if not isinstance(options.get(name), kind | None):
+            raise ConfigurationError(f"{name}= takes {kind.__name__}(...), not {options[name]!r:.200}")
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and not math.isnan(cast("float", value))
 
 
 def _has_version(url: str) -> bool:
