@@ -46,7 +46,6 @@ from actgent.messages import (
     ToolSpec,
     Usage,
 )
-from actgent.support.leads import for_clients
 
 _DIALECT = "anthropic"
 DEFAULT_MAX_TOKENS = 8192
@@ -64,7 +63,6 @@ _OPENING = "(The conversation begins with your own message.)"
 """The first message must be a user's."""
 
 
-@for_clients
 class Anthropic(Remote):
     """A model behind the Anthropic messages API, or a server that speaks it."""
 

@@ -27,7 +27,6 @@ import httpx2
 import msgspec
 import trio
 
-from actgent.control.arguments import at_least_one, check_flag
 from actgent.errors import (
     BadRequest,
     BrokenAnswer,
@@ -153,6 +152,12 @@ class Remote(LLM):
     """The JSON Schemas that it accepts."""
     key_needed_everywhere: ClassVar[bool] = False
     """False: a server at an `http://` address, one's own, is asked without a key."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Word the errors of a constructor that a subclass has of its own."""
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            for_clients(cls)
 
     def __init__(self, model: str, **options: Unpack[RemoteOptions]) -> None:
         """See `RemoteOptions`.
@@ -695,14 +700,15 @@ def _check_settings(options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"temperature= is a number, at least 0 (most models take up to 2), not {temperature!r:.200}"
         )
-    if options.get("max_tokens") is not None:
-        at_least_one("max_tokens", options["max_tokens"])
+    max_tokens = options.get("max_tokens")
+    if max_tokens is not None and not (type(max_tokens) is int and max_tokens > 0):
+        raise ConfigurationError(f"max_tokens= is a whole number, at least 1, not {max_tokens!r:.200}")
     if timeout is not None and not (_is_number(timeout) and timeout > 0):
         raise ConfigurationError(
             f"timeout= is a number of seconds above 0, or None for no limit, not {timeout!r:.200}"
         )
-    if options.get("stream") is not None:
-        check_flag("stream", options["stream"])
+    if not isinstance(options.get("stream"), bool | None):
+        raise ConfigurationError(f"stream= is True or False, not {options['stream']!r:.200}")
     for name in ("extra_headers", "extra_body"):
         if not isinstance(options.get(name) or {}, Mapping):
             raise ConfigurationError(f"{name}= is a dict, not a {type(options[name]).__name__}")
