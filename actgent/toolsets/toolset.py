@@ -253,10 +253,10 @@ async def open_toolset(toolset: Toolset) -> AsyncGenerator[Callable[[], Sequence
             await first.wait()
         if published:
             yield lambda: published[0]
+        elif failure is None:
+            raise ToolsetUnavailable(toolset.name, f"it did not answer within {toolset.connect_timeout:g} s")
         nursery.cancel_scope.cancel()
     if isinstance(failure, ConfigurationError | ToolsetUnavailable):
         raise failure
     if failure is not None:
         raise ToolsetUnavailable(toolset.name, worded(failure)) from failure
-    if not published:
-        raise ToolsetUnavailable(toolset.name, f"it did not answer within {toolset.connect_timeout:g} s")
