@@ -75,11 +75,18 @@ def open_servers(folder):
     (folder / "unused.py").write_text(UNUSED)
     started = []
 
-    def start(*options, agents="team.py", **settings):
+    def start(*options, agents="team.py", hangup=signal.SIG_DFL, **settings):
         with (folder / "errors.txt").open("ab") as errors:
             command = [*MAIN, "serve", agents, "--journal", "agents.db", "--bind", "127.0.0.1:0", *options]
             process = subprocess.Popen(
-                command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, **settings
+                command,
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                # The tests may run under nohup themselves, which would be inherited.
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, hangup),  # noqa: PLW1509 - no other thread here
+                **settings,
             )
         started.append(process)
         text = ""
@@ -155,7 +162,7 @@ def test_the_server_of_reload_ends_with_its_parent(serve, number):
 
 def test_an_ignored_sighup_stays_ignored(serve):
     """`nohup actgent serve` outlives its terminal."""
-    process, url, _ = serve(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    process, url, _ = serve(hangup=signal.SIG_IGN)
     process.send_signal(signal.SIGHUP)
     assert is_served(url)
     assert process.poll() is None
