@@ -26,6 +26,7 @@ from actgent.errors import (
     DeadlineExceeded,
     Fenced,
     NotRunning,
+    OutsideTrio,
     SessionMoved,
     UsageError,
 )
@@ -889,7 +890,8 @@ class Agent(Generic[DataT_co, DepsT]):
 
         It works the same with every protocol and `core_type`, so that a program can exchange how its agent reasons. Without a
         session a fresh one is opened, and closed after. The options are those of `run`, for this request alone. `limits` replace
-        those of the agent; reaching one is an error in the result. If a tool call waits for a person, the status is `suspended`
+        those of the agent; reaching one is an error in the result. So is an error that prevents the fresh session, e.g. of an
+        `on_session` function. If a tool call waits for a person, the status is `suspended`
         and `resume` continues the turn. Answers are streamed to `session.on_token` handlers.
 
         Raises:
@@ -898,7 +900,13 @@ class Agent(Generic[DataT_co, DepsT]):
         """
         if session is not None:
             return await self._process_in(session, content, output=output, **options)
-        session, result = await self.create_session("user"), None
+        result = None
+        try:
+            session = await self.create_session("user")
+        except (NotRunning, OutsideTrio):
+            raise
+        except Exception as error:  # noqa: BLE001 - raised by the program's `on_session` and `deps`, or the journal
+            return ProcessResult(status="error", error=error, owner="user")
         try:
             result = await self._process_in(session, content, output=output, **options)
         finally:

@@ -64,7 +64,8 @@ class PlanAgent(Agent[DataT_co, DepsT]):
             model: Role of the model for all stages: a key of the agent's `models=`.
             models: Roles of models by stage: `planning`, `execution`, `synthesis`.
             tools: Names of the tools that may be called; calls of other tools are refused.
-            history: Maximum number of earlier messages that the model sees.
+            history: Maximum number of earlier user messages and final answers that the model sees. Plans, calls and results between
+                them do not count and are shown with them.
 
         Raises:
             ConfigurationError: The agent does not have the model, the stage or the tool.

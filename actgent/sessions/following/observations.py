@@ -141,7 +141,9 @@ class ObservationView:
         for result in results:
             if result.call_id not in self._done:
                 self._done.add(result.call_id)
-                about = {"status": result.status, "error": result.error, "parent": f"{result.call_id}/call"}
+                about: dict[str, Any] = {"status": result.status, "error": result.error}
+                if result.native:  # a call in the text of an answer has no observation of its own
+                    about["parent"] = f"{result.call_id}/call"
                 if result.raised:
                     about["raised"] = result.raised
                 title = f"{result.tool_name}: {result.status.replace('_', ' ')}"

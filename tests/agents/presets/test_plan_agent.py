@@ -543,9 +543,9 @@ async def test_model_of_a_session():
         assert str(await agent.run("q")) == "big"
 
 
-@pytest.mark.parametrize(("history", "shown"), [(0, 0), (2, 0), (3, 3), (5, 3), (6, 6)])
+@pytest.mark.parametrize(("history", "shown"), [(0, 0), (1, 0), (2, 3), (3, 3), (4, 6)])
 async def test_history_of_a_session(plan_agent, history, shown):
-    """So many messages from before the turn, from the user's first on; that others are left out is said."""
+    """The limit counts user messages and final answers; plans between them come along, and a notice counts the others."""
     agent, llm = plan_agent(*[DIRECT, "So."] * 3)
     async with agent:
         session = await agent.create_session("ada")

@@ -121,7 +121,9 @@ def test_a_limited_view_tells_the_mode_too():
     assert texts(after)[-1] == "<system>\nplan\n</system>"
     say(view, CLERK, Text("done"), correlation_id="m")
     last = say(view, ADA, Text("and now?"))
-    assert texts(last)[1:] == ["<system>\nplan\n</system>", "done", "and now?"]
+    assert texts(last)[1:] == ["go", *texts(after)[-3:], "done", "and now?"]
+    view.limit = 0
+    assert texts(view.messages())[1:] == ["<system>\nplan\n</system>", "and now?"]
 
 
 # --- the beginning ---------------------------------------------------------------------------

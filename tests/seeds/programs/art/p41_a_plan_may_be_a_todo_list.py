@@ -1,0 +1,54 @@
+"""A plan of several steps is carried out step by step: a step waits for those that it depends on, and the UI hears of each.
+
+Document: The Plan-Execute-Synthesize (PES) Pattern (a step-by-step plan).
+"""
+
+import json
+
+import trio
+
+from actgent import PlanAgent, ScriptedLLM, ToolCall, tool
+
+ITEMS = [
+    {"id": "step_2", "description": "compare", "stepType": "reasoning", "dependencies": ["step_1"]},
+    {
+        "id": "step_1",
+        "description": "look up",
+        "stepType": "tool",
+        "dependencies": [],
+        "requiredTools": ["depth"],
+    },
+]
+PLAN = json.dumps({"intent": "compare", "plan": "two steps", "todoList": ITEMS})
+
+
+@tool(effect="pure")
+async def depth(lake: str) -> int:
+    """Tell how deep a lake is, in metres."""
+    return 1642
+
+
+async def main() -> None:
+    script = [
+        PLAN,
+        ToolCall("depth", {"lake": "Baikal"}),
+        json.dumps({"content": "1642 m"}),
+        json.dumps({"content": "deeper"}),
+        "Baikal is deeper.",
+    ]
+    async with PlanAgent("guide", llm=ScriptedLLM(script), tools=[depth]) as art:
+        thread = await art.create_session("ada")
+        result = await art.process("Is it deeper?", session=thread)
+        changes = await thread.observations(types=["ITEM_STATUS_CHANGE"])
+    assert (result.status, result.text) == ("success", "Baikal is deeper.")
+    assert {item.id: item.status for item in result.plan.items} == {
+        "step_1": "completed",
+        "step_2": "completed",
+    }
+    told = [str(each.content) for each in changes]
+    first = next(number for number, text in enumerate(told) if "step_2" in text)
+    assert "step_1" in told[0]
+    assert any("step_1" in text and "completed" in text for text in told[:first])
+
+
+trio.run(main)
