@@ -526,6 +526,14 @@ def _to_priority(value: Priority | int | str) -> Priority:
     return Priority.of(value)
 
 
+def _to_sender(value: Sender | str) -> Sender:
+    if isinstance(value, str):
+        return Sender.named(value)
+    if not isinstance(value, Sender):  # type: ignore[redundant-expr]
+        raise ConfigurationError(f"the sender of a message is a Sender or a name, not {value!r:.200}")
+    return value
+
+
 @for_messages
 @quick_init
 @attrs.frozen(kw_only=True)
@@ -536,8 +544,8 @@ class Message(Serializable):
     """Chosen by the sender, or new; a repetition of it is said once."""
     session_id: str
     """The session that it is said in."""
-    sender: Sender
-    """Who says it."""
+    sender: Sender = attrs.field(converter=_to_sender, metadata={EXACT: Sender})
+    """Who says it; a name is taken, too, as by `Sender.named`."""
     parts: tuple[Part, ...] = attrs.field(converter=to_parts, metadata={EXACT: tuple})
     """Text and lists of parts are taken, too."""
     priority: Priority = attrs.field(

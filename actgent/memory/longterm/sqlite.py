@@ -237,7 +237,7 @@ class SQLiteStore(MemoryStore):
             self.run(
                 "INSERT OR REPLACE INTO vectors SELECT number, owner, is_shared, vec_quantize_binary(?), ? "
                 "FROM memories WHERE number = ? AND replaced_by IS NULL",
-                (vector, vector, number),
+                (_padded(vector), vector, number),
             )
 
     def find_near(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
@@ -255,11 +255,16 @@ class SQLiteStore(MemoryStore):
             "ORDER BY vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?)) LIMIT ?) "
             "ORDER BY vec_distance_cosine(vector, ?) LIMIT ?",
             (
-                *(search.scope.key, *values, search.vector),
+                *(search.scope.key, *values, _padded(search.vector or b"")),
                 *(search.pool * NEAR_POOL, search.vector, search.pool),
             ),
         )
         return [number for (number,) in rows]
+
+
+def _padded(vector: bytes) -> bytes:
+    """Append zeros until the number of dimensions is a multiple of 8, which sqlite-vec needs for the signs of a vector."""
+    return vector + bytes(-len(vector) % (8 * FLOAT))
 
 
 def _removes(todo: Operation) -> bool:

@@ -117,3 +117,16 @@ async def test_postgres_without_pgvector_says_so(postgres_url, embed_words):
     with pytest.raises(ConfigurationError, match="pgvector"):
         async with Memories(postgres_url, embed=embed_words):
             pass
+
+
+async def test_vectors_may_have_any_number_of_dimensions(vector_url):
+    """sqlite-vec takes signs of a multiple of 8 dimensions; other lengths work, too, and nearness is the same."""
+
+    def embed(texts):
+        return [[1.0, 0.1, -1.0] if "tea" in text else [-1.0, 0.2, 1.0] for text in texts]
+
+    async with Memories(vector_url, embed=embed) as memories:
+        await memories.remember("Ada likes tea.", owner="ada")
+        await memories.remember("Ada has a bicycle.", owner="ada")
+        found = await memories.recall("green tea?", owner="ada", limit=1)
+        assert [each.memory.text for each in found] == ["Ada likes tea."]

@@ -1,0 +1,37 @@
+"""Data models are validated: a message has a role of a few and a content, and wrong data is refused when the object is made.
+
+Document: Design Patterns, 3. Structured Data with Pydantic.
+
+Differs: messages are immutable attrs classes with `sender.kind` and `text` for `role` and `content`, to stay fast at 10,000 sessions;
+models of pydantic are taken wherever your own data goes: `output=`, parameters and results of tools.
+"""
+
+import json
+
+import pydantic
+
+from actgent import ActgentError, Message, ScriptedLLM, Sender, StepsAgent
+
+
+class Weather(pydantic.BaseModel):
+    city: str
+    degrees: int = pydantic.Field(lt=60)
+
+
+message = Message(session_id="s", sender=Sender("ada", "user"), parts="Hello")
+assert (message.sender.kind, message.text) == ("user", "Hello")
+for wrong in (
+    lambda: Sender("ada", "robot"),
+    lambda: Message(session_id="s", sender=7, parts="Hello"),
+    lambda: Message(session_id="s", sender=Sender("ada"), parts=7),
+):
+    try:
+        wrong()
+    except (ActgentError, TypeError):
+        continue
+    raise AssertionError("wrong data was taken")
+answers = [{"city": "Turin", "degrees": 400}, {"city": "Turin", "degrees": 24}]
+llm = ScriptedLLM([json.dumps({"final_answer": answer}) for answer in answers])
+reply = StepsAgent("clerk", llm=llm, output=Weather).run_sync("How is it?")
+assert reply.data == Weather(city="Turin", degrees=24)
+assert len(llm.chats) == 2

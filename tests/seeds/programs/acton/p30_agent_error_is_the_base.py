@@ -1,0 +1,33 @@
+"""`AgentError` is the base of all errors: one `except` catches what the framework raises, also errors of a client of one's own.
+
+Document: Error Handling Strategy, Error Hierarchy.
+
+Differs: the base class is named `ActgentError`, as the package; write `except ActgentError`.
+"""
+
+from actgent import (
+    ActgentError,
+    InvalidToolSchema,
+    LimitReached,
+    ModelError,
+    ParseError,
+    StepsAgent,
+    ToolError,
+    ToolNotFound,
+)
+
+for kind in (ModelError, ToolError, ToolNotFound, LimitReached, ParseError, InvalidToolSchema):
+    assert issubclass(kind, ActgentError)
+
+
+class Client:
+    def call(self, messages, **kwargs) -> str:
+        raise ValueError("a fault in the client")
+
+
+try:
+    StepsAgent("clerk", llm=Client()).run_sync("Hello?")
+except ActgentError as error:
+    assert isinstance(error.__cause__, ValueError)
+else:
+    raise AssertionError("it answered")

@@ -1,0 +1,22 @@
+"""`ResponseParseError` is raised when the answer of the model cannot be read, after it was asked again with the error.
+
+Document: Error Handling Strategy, ResponseParseError.
+
+Differs: it is named `ParseError`, since every agent raises it; write `except ParseError`, whose `raw` is the answer.
+"""
+
+import json
+
+from actgent import ParseError, ScriptedLLM, StepsAgent
+
+broken = '{"tool_calls": [{"id": "1", '
+llm = ScriptedLLM([broken], repeat=True)
+try:
+    StepsAgent("clerk", llm=llm).run_sync("Hello?")
+except ParseError as error:
+    assert error.raw == broken
+else:
+    raise AssertionError("it was read")
+assert len(llm.chats) == 3
+llm = ScriptedLLM([broken, json.dumps({"final_answer": "Hello."})])
+assert str(StepsAgent("clerk", llm=llm).run_sync("Hello?")) == "Hello."

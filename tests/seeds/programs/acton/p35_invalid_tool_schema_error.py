@@ -1,0 +1,38 @@
+"""`InvalidToolSchemaError` is raised for a tool whose schema is invalid, when it is registered.
+
+Document: Error Handling Strategy, InvalidToolSchemaError.
+
+Differs: it is named `InvalidToolSchema`, as other errors here have no `Error` at their end; write `except InvalidToolSchema`.
+"""
+
+from actgent import InvalidToolSchema, ScriptedLLM, StepsAgent, Tool
+
+
+class Broken(Tool):
+    def __init__(self, schema: dict):
+        super().__init__(name="broken", description="Has an invalid schema.")
+        self.schema = schema
+
+    def execute(self, parameters: dict) -> str:
+        return "never"
+
+    def get_schema(self) -> dict:
+        return self.schema
+
+
+for schema in (
+    {"type": "string"},
+    {"type": "object", "properties": {"a": {"type": "nonsense"}}},
+    {"type": "object", "properties": ["a"]},
+    "no schema",
+    None,
+):
+    agent = StepsAgent("clerk", llm=ScriptedLLM([]))
+    for register in (agent.tools.add, lambda tool: StepsAgent("clerk", llm=ScriptedLLM([]), tools=[tool])):
+        try:
+            register(Broken(schema))
+        except InvalidToolSchema as error:
+            assert "broken" in str(error)
+            continue
+        raise AssertionError(f"{schema!r} was taken")
+    assert agent.tools.list() == ()
