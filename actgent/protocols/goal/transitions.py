@@ -28,8 +28,8 @@ LEADS_TO: Mapping[str, Phase] = {
     "summarize": "summarizing",
     "evaluate": "evaluating",
 }
-OPEN_PHASES: tuple[Phase, ...] = ("planning", "executing", "evaluating")
-"""Where actions of one's own are offered."""
+OPEN_PHASES: tuple[Phase, ...] = ("initial", "planning", "executing", "evaluating")
+"""Phases in which custom actions are offered. After a summary only an evaluation is."""
 
 
 def offered(progress: Progress, *, has_tools: bool) -> list[str]:

@@ -3,11 +3,13 @@
 Document: Core Components, 2. LLM Client; Design Patterns, 1. Protocol-Oriented Design; Extension Points, Custom LLM Client.
 """
 
+from typing import List
+
 from actgent import Message, StepsAgent
 
 
 class MyLLMClient:
-    def call(self, messages: list[Message], **kwargs) -> str:
+    def call(self, messages: List[Message], **kwargs) -> str:
         seen.append([(message.role, message.content) for message in messages])
         return '{"final_answer": "Hello."}'
 

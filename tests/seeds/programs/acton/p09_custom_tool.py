@@ -4,15 +4,16 @@ Document: Core Components, 3. Tools; Extension Points, Custom Tool.
 """
 
 import json
+from typing import Dict
 
 from actgent import ScriptedLLM, StepsAgent, Tool
 
 
 class MyTool(Tool):
-    def execute(self, parameters: dict) -> str:
+    def execute(self, parameters: Dict) -> str:
         return f"Sunny in {parameters['city']}"
 
-    def get_schema(self) -> dict:
+    def get_schema(self) -> Dict:
         return {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
 

@@ -4,6 +4,7 @@ Document: Core Components, 5. Memory Management; Extension Points, Custom Memory
 """
 
 import json
+from typing import List
 
 import trio
 
@@ -11,7 +12,7 @@ from actgent import Message, ScriptedLLM, StepsAgent
 
 
 class MyMemory:
-    def manage_history(self, history: list[Message]) -> list[Message]:
+    def manage_history(self, history: List[Message]) -> List[Message]:
         lengths.append(len(history))
         return history[-3:]
 

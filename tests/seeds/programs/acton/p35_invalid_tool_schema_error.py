@@ -5,18 +5,20 @@ Document: Error Handling Strategy, InvalidToolSchemaError.
 Differs: it is named `InvalidToolSchema`, as other errors here have no `Error` at their end; write `except InvalidToolSchema`.
 """
 
+from typing import Dict
+
 from actgent import InvalidToolSchema, ScriptedLLM, StepsAgent, Tool
 
 
 class Broken(Tool):
-    def __init__(self, schema: dict):
+    def __init__(self, schema: Dict):
         super().__init__(name="broken", description="Has an invalid schema.")
         self.schema = schema
 
-    def execute(self, parameters: dict) -> str:
+    def execute(self, parameters: Dict) -> str:
         return "never"
 
-    def get_schema(self) -> dict:
+    def get_schema(self) -> Dict:
         return self.schema
 
 

@@ -1,0 +1,28 @@
+"""State transitions are deterministic: the same actions lead from the same state to the same state.
+
+Document: Core Architecture Principles, Redux-Inspired State Management (Predictable Flow).
+"""
+
+from actgent import Store
+
+
+def add(state):
+    return ("sum", state["sum"] + state["step"])
+
+
+def widen(state):
+    return [("step", state["step"] * 2), ("widened", True)]
+
+
+def idle(state):
+    return None
+
+
+def run() -> tuple[dict, int]:
+    store = Store({"sum": 0, "step": 1})
+    for action in (add, widen, idle, add, widen, add):
+        store.dispatch(action)
+    return dict(store), store.number
+
+
+assert run() == run() == ({"sum": 7, "step": 4, "widened": True}, 5)

@@ -1,0 +1,23 @@
+"""`Store(initial_state)` holds the state, and `dispatch(action)` calls the action with it and applies what it returns.
+
+Document: Component Architecture, State Management; Action System (example_action).
+"""
+
+from typing import Any, Dict, Optional, Tuple
+
+from actgent import Store
+
+
+def example_action(state: Dict[str, Any]) -> Optional[Tuple[str, Any]]:
+    """Example action that processes state and returns updates."""
+    result = (state.get("input_data") or "").upper()
+    return ("processed_result", result) if result else None
+
+
+store = Store({"input_data": "hello"})
+store.dispatch(example_action)
+assert dict(store) == {"input_data": "hello", "processed_result": "HELLO"}
+assert store["processed_result"] == "HELLO"
+empty = Store({"input_data": None})
+empty.dispatch(example_action)
+assert (dict(empty), empty.number) == ({"input_data": None}, 0)
