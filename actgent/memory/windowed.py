@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from actgent.memory.base import Memory, ModelView
-from actgent.memory.short_term import left_out_notice, missing_from
+from actgent.memory.short_term import left_out_notice, missing_from, to_chat
 from actgent.messages import ChatMessage, Message, ToolCall
 
 
@@ -30,61 +30,48 @@ class LimitedView(ModelView):
     _inner: ModelView
     limit: int | None = None
     """Maximum number of user messages and final answers from before the turn; None shows all that the memory shows."""
-    _turn: int = 0
-    """How many messages of the inner view belong to the turn that runs."""
+    _turn: list[tuple[int, bool]] = attrs.field(factory=list)
+    """For each record message of the current turn: how many messages the model is shown for it, and whether it is an answer."""
+    _parts: list[int] = attrs.field(factory=list)
+    """The earlier turns in two parts each: messages before the final answer, and from the final answer on."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
     """All of them, with their sources."""
-    _requests: list[ChatMessage] = attrs.field(factory=list)
-    """The messages that began a turn. The answer before each one is final."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
-        before = len(self._inner.messages()) if self.limit is not None else 0
         self._inner.add(message, answered=answered)
-        begins = message.correlation_id is None and not message.is_note
         if message.is_note:
             self._notices.append((message.sender.name, self._inner.messages()[-1]))
-        elif begins:
-            self._requests.extend(self._inner.messages()[-1:])
-        if self.limit is not None:
-            added = len(self._inner.messages()) - before
-            self._turn = max(added, 0) + (0 if begins else self._turn)
+        elif message.correlation_id is None:
+            self._end_turn()
+        is_answer = message.sender.kind == "assistant" and message.correlation_id is not None
+        self._turn.append((len(to_chat(message, answered=answered)), is_answer))
+
+    def _end_turn(self) -> None:
+        """Move the current turn to the earlier ones. A turn without an answer goes on: its message is still to be answered."""
+        answers = [place for place, (_, is_answer) in enumerate(self._turn) if is_answer]
+        if answers:
+            sizes = [size for size, _ in self._turn]
+            self._parts += [sum(sizes[: answers[-1]]), sum(sizes[answers[-1] :])]
+            self._turn = []
 
     def check_room(self, tail: str = "") -> None:
         self._inner.check_room(tail)
 
     def shrink(self, share: float) -> bool:
-        before = len(self._inner.messages())
-        is_cut = self._inner.shrink(share)
-        self._turn = max(0, self._turn - max(0, before - len(self._inner.messages()) - self._older(before)))
-        return is_cut
-
-    def _older(self, shown: int) -> int:
-        """Return how many of the messages of the inner view are from before the turn."""
-        return max(0, shown - self._turn)
+        return self._inner.shrink(share)
 
     def messages(self) -> Sequence[ChatMessage]:
         shown = self._inner.messages()
-        if self.limit is None or (start := self._start(shown, self.limit)) == 0:
+        if self.limit is None:
             return shown
-        notices = missing_from(shown[start:], self._notices_in(shown[: len(shown) - self._turn]))
-        return (left_out_notice(start - len(notices)), *notices, *shown[start:])
-
-    def _start(self, shown: Sequence[ChatMessage], limit: int) -> int:
-        """Return the place of the first message to show if `limit` messages of the conversation from before the turn are shown."""
-        requests = set(map(id, self._requests))
-        start = turn = self._older(len(shown))
-        for place in reversed(range(start)):
-            is_final = shown[place].role == "assistant" and (
-                place + 1 == turn or id(shown[place + 1]) in requests
-            )
-            if is_final or id(shown[place]) in requests:
-                if limit == 0:
-                    break
-                limit -= 1
-            start = place
-        while start < len(shown) and not _stands_alone(shown, start):
+        turn = max(0, len(shown) - sum(size for size, _ in self._turn))
+        start = max(0, turn - sum(self._parts[max(0, len(self._parts) - self.limit) :]))
+        while start < turn and not _stands_alone(shown, start):
             start += 1
-        return start
+        if start == 0:
+            return shown
+        notices = missing_from(shown[start:], self._notices_in(shown[:turn]))
+        return (left_out_notice(start - len(notices)), *notices, *shown[start:])
 
     def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
         """The last notice of each source among these."""

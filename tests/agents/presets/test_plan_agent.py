@@ -22,11 +22,13 @@ from actgent import (
     Reply,
     ScriptedLLM,
     SimpleAgent,
+    SlidingWindow,
     StepsAgent,
     Suspended,
     Text,
     Token,
     ToolCall,
+    Truncation,
     Usage,
     tool,
 )
@@ -557,6 +559,21 @@ async def test_history_of_a_session(plan_agent, history, shown):
     before = turns[6 - shown :]
     left_out = [f"({6 - shown} earlier messages are not shown.)"] if shown < 6 else []
     assert texts == [*left_out, *before, "q2"]
+
+
+@pytest.mark.parametrize("memory", [lambda history: history, Truncation(), SlidingWindow(turns=50)])
+async def test_history_of_a_session_counts_the_same_with_every_memory(plan_agent, memory):
+    """Also with a memory that makes the shown messages anew in each turn, and if the limit is set between two turns."""
+    agent, llm = plan_agent(*[DIRECT, "So."] * 4, memory=memory)
+    async with agent:
+        session = await agent.create_session("ada")
+        for number in range(4):
+            await agent.process(f"q{number}", session=session)
+            agent.configure(session, history=2)
+    shown = [[f"q{number}" in str(chat.messages) for number in range(4)] for chat in llm.chats[::2]]
+    assert shown[1] == [True, True, False, False]
+    assert shown[2] == [False, True, True, False]
+    assert shown[3] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """`Agent.run(input)` calls the model, runs the tools of its steps, and returns the final response.
 
 Document: High-Level Architecture; Data Flow, Standard Agent Run.
+
+Differs: the loop of acton is the class `StepsAgent`, and `run` is async, so that many runs share a thread; scripts write
+`agent.run_sync(text)`.
 """
 
 import json

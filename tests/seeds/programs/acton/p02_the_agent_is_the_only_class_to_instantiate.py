@@ -5,7 +5,10 @@ Document: Core Components, 1. Agent; Design Trade-offs, Simplicity vs. Features.
 
 import os
 
+import trio
+
 from actgent import StepsAgent, tool
+from actgent.testing import open_provider
 
 
 @tool
@@ -14,13 +17,24 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-os.environ.setdefault("OPENAI_API_KEY", "any")  # no call is made here
-agent = StepsAgent("clerk", llm="openai:gpt-5.2", tools=[add], system_prompt="You are brief.")
-assert agent.tools.get("add").description == "Add two numbers."
-
-
 def parrot(messages) -> str:
     return '{"final_answer": "Hello."}'
 
 
+async def main() -> None:
+    async with open_provider(['{"final_answer": "Three."}']) as provider:
+        os.environ.update(OPENAI_API_KEY="any", OPENAI_BASE_URL=provider.openai_url)
+        async with StepsAgent(
+            "clerk", llm="openai:gpt-5.2", tools=[add], system_prompt="You are brief."
+        ) as agent:
+            assert str(await agent.run("What is 1 + 2?")) == "Three."
+            assert agent.tools.get("add").description == "Add two numbers."
+
+
+before = dict(os.environ)
+try:
+    trio.run(main)
+finally:
+    os.environ.clear()
+    os.environ.update(before)
 assert str(StepsAgent("parrot", llm=parrot).run_sync("Hello?")) == "Hello."

@@ -1,6 +1,8 @@
 """`OpenAIClient(api_key, model, base_url)` works with OpenAI and compatible APIs.
 
 Document: Core Components, 2. LLM Client, Built-in clients.
+
+Differs: the class is named `OpenAI`; write `OpenAI(model, api_key=..., base_url=...)`, or only `llm="openai:MODEL"`.
 """
 
 import json

@@ -1,6 +1,8 @@
 """A custom memory has one method, `manage_history(history)`, which returns the messages that the model is shown.
 
 Document: Core Components, 5. Memory Management; Extension Points, Custom Memory.
+
+Differs: no base class `AgentMemory` is needed; write the class without it, or a function of the history.
 """
 
 import json

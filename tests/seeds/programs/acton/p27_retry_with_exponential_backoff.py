@@ -1,6 +1,9 @@
 """Failed calls of the model are retried with exponential backoff: 3 attempts, `multiplier=2`, at least 1 and at most 60 seconds.
 
 Document: Design Patterns, 4. Retry Pattern with Tenacity; Performance Considerations, 2. Retry Logic.
+
+Differs: the clients for providers retry by themselves; for a client of your own write
+`llm=Retried(client, Retry.exponential(3, multiplier=2, least=1, most=60))` in place of `retry_config=`.
 """
 
 import json

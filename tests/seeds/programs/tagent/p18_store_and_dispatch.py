@@ -1,6 +1,8 @@
 """`Store(initial_state)` holds the state, and `dispatch(action)` calls the action with it and applies what it returns.
 
 Document: Component Architecture, State Management; Action System (example_action).
+
+Differs: the store itself is the mapping, which nobody can change behind the actions; write `dict(store)` for `store.state.data`.
 """
 
 from typing import Any, Dict, Optional, Tuple
