@@ -529,7 +529,7 @@ def _to_priority(value: Priority | int | str) -> Priority:
 def _to_sender(value: Sender | str) -> Sender:
     if isinstance(value, str):
         return Sender.named(value)
-    if not isinstance(value, Sender):  # type: ignore[redundant-expr]
+    if not isinstance(value, Sender):
         raise ConfigurationError(f"the sender of a message is a Sender or a name, not {value!r:.200}")
     return value
 
