@@ -1,6 +1,8 @@
 """A call of a missing tool is a `ToolNotFoundError`; the model reads it, and the run continues.
 
 Document: Error Handling Strategy, ToolNotFoundError.
+
+Differs: it is named `ToolNotFound`, as other errors here have no `Error` at their end; write `except ToolNotFound`.
 """
 
 import json

@@ -11,7 +11,7 @@ import trio.testing
 from actgent import DeadlineExceeded, Limits, ScriptedLLM, run_agent, tool
 
 
-def lookup(state, args):
+async def lookup(state, args):
     """Look up the depth of a lake in metres."""
     return ("depth", 1642)
 
