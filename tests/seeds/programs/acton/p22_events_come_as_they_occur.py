@@ -7,8 +7,7 @@ import json
 
 import trio
 
-from actgent import StepsAgent, Token
-from actgent.agents.steps.events import FinalEvent, StreamEnd
+from actgent import StepsAgent, Token, FinalEvent, StreamEnd
 
 FINAL = json.dumps({"final_answer": "One, two, three, four."})
 

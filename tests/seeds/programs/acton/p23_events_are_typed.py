@@ -7,8 +7,7 @@ import json
 
 import trio
 
-from actgent import FunctionTool, ScriptedLLM, StepsAgent
-from actgent.agents.steps.events import FinalEvent, PlanEvent, StepEvent, ToolExecutionEvent, ToolResultsEvent
+from actgent import FunctionTool, ScriptedLLM, StepsAgent, FinalEvent, PlanEvent, StepEvent, ToolExecutionEvent, ToolResultsEvent
 
 
 def weather(city: str) -> str:

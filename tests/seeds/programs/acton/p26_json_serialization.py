@@ -7,8 +7,7 @@ import json
 
 import trio
 
-from actgent import FunctionTool, Message, ScriptedLLM, StepsAgent
-from actgent.agents.steps.answer import AgentAnswer
+from actgent import FunctionTool, Message, ScriptedLLM, StepsAgent, AgentAnswer
 
 
 def weather(city: str) -> str:
