@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import StepsAgent, Token, FinalEvent, StreamEnd
+from actgent import FinalEvent, StepsAgent, StreamEnd, Token
 
 FINAL = json.dumps({"final_answer": "One, two, three, four."})
 

@@ -7,7 +7,16 @@ import json
 
 import trio
 
-from actgent import FunctionTool, ScriptedLLM, StepsAgent, FinalEvent, PlanEvent, StepEvent, ToolExecutionEvent, ToolResultsEvent
+from actgent import (
+    FinalEvent,
+    FunctionTool,
+    PlanEvent,
+    ScriptedLLM,
+    StepEvent,
+    StepsAgent,
+    ToolExecutionEvent,
+    ToolResultsEvent,
+)
 
 
 def weather(city: str) -> str:

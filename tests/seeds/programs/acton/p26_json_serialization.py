@@ -7,7 +7,7 @@ import json
 
 import trio
 
-from actgent import FunctionTool, Message, ScriptedLLM, StepsAgent, AgentAnswer
+from actgent import AgentAnswer, FunctionTool, Message, ScriptedLLM, StepsAgent
 
 
 def weather(city: str) -> str:
