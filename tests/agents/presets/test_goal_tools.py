@@ -132,7 +132,7 @@ async def test_the_result_of_discover_is_accepted_as_tools(tmp_path):
     assert "n" in BareAgent("any", llm=ScriptedLLM([]), tools=discover(tmp_path)).tools
 
 
-@pytest.mark.parametrize("tools", [5, look, "look"], ids=repr)
+@pytest.mark.parametrize("tools", [5, look, "look"])
 def test_tools_that_are_no_list_are_refused_with_the_right_form(tools):
     """A goal agent refuses a single tool, and names what it expects."""
     with pytest.raises(ConfigurationError, match=r"tools= takes a list of tools: tools=\["):
