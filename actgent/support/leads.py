@@ -283,7 +283,8 @@ _IN_THE_AGENT = {
         ("callbacks", "callback", "hooks", "handlers"),
         "attach handlers to a session: session.on_tool_result(fn), session.on_token(fn), ...",
     ),
-    **dict.fromkeys(("verbose", "debug"), "write debug=True for the agent"),
+    "verbose": "write verbose=True for the agent",
+    "debug": "write debug=True for the agent",
 }
 _SETTINGS = {
     **dict.fromkeys(
