@@ -106,7 +106,13 @@ REQUIREMENTS = "docs/specification.md"
     [
         (
             {*PROTOCOLS},
-            {"actgent/protocols/__init__.py", "docs/architecture.md", "docs/configuration.md", REQUIREMENTS},
+            {
+                "actgent/protocols/__init__.py",
+                "actgent/definitions/instructions.py",  # `goal` is a field of an agent's folder there
+                "docs/architecture.md",
+                "docs/configuration.md",
+                REQUIREMENTS,
+            },
         ),
         (
             {field.name for field in attrs.fields(limits.Limits)},

@@ -916,9 +916,8 @@ class Agent(Generic[DataT_co, DepsT]):
         return result
 
     async def _process_in(self, session: Session, content: Content, **options: Any) -> ProcessResult:
-        metadata = options.pop("metadata", None)
-        stream = partial(self.stream, content, session=session, **options)
-        return await process_turn(await self._await_opener(), session, self.protocol, stream, metadata)
+        stream = partial(self.stream, content, session=session)
+        return await process_turn(await self._await_opener(), session, self.protocol, stream, options)
 
     # --- people ------------------------------------------------------------------------------
 

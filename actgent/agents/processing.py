@@ -107,14 +107,18 @@ async def process_turn(
     session: Session,
     protocol: Protocol,
     stream: Callable[..., AbstractAsyncContextManager[trio.abc.ReceiveChannel[Any]]],
-    metadata: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
 ) -> ProcessResult:
-    """Run one turn, and gather its outcome. `stream` is `Agent.stream` with all options of the request."""
+    """Run one turn, and gather its outcome.
+
+    `stream` is `Agent.stream` with the content and the session of the request; `options` are its further arguments.
+    """
     started = trio.current_time()
     before = await view_session(opener, session)
-    heard = await _hear(stream(metadata=metadata))
-    if heard.failure is not None and heard.failure.kind == "moved":  # its options went with it
-        heard = await _hear(stream(metadata=metadata, message_id=heard.failure.message_id))
+    heard = await _hear(stream(**options))
+    if heard.failure is not None and heard.failure.kind == "moved":  # the message moved with its options
+        again = {"metadata": options.get("metadata"), "message_id": heard.failure.message_id}
+        heard = await _hear(stream(**again))
     after = await view_session(opener, session)
     failure = _suspended(after) if after.status == "suspended" else heard.failure
     reply = heard.reply if failure is not None or heard.reply is not None else _reply_of(heard.event)

@@ -19,15 +19,18 @@ _LOG_SECONDS = 10.0
 def open_standard_streams() -> None:
     """Open /dev/null on each standard stream that the parent process closed.
 
-    Otherwise the next socket or journal file gets descriptor 0, 1 or 2, and prints are written into it.
+    Otherwise the next socket or journal file gets descriptor 0, 1 or 2, and prints are written into it. `sys.stdin` stays None,
+    so that a command that reads messages reports the missing input.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            mode = "r" if number == 0 else "w"
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is `number`
-            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 def raise_file_limit() -> None:

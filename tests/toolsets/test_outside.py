@@ -209,15 +209,15 @@ async def test_a_restart_shows_the_same_marks(tmp_path):
     assert "outside" in texts[0][0]
 
 
-@pytest.mark.parametrize("value", ["cycle", "nan", "bytes", "deep"])
+@pytest.mark.parametrize("value", ["cycle", "deep"])
 async def test_values_that_are_no_data_are_one_error_result(value):
-    """A cycle, a value that is no number, bytes, and a list that is nested too deep for JSON."""
+    """A list that contains itself, and a list that is nested too deep for JSON."""
     cycle = []
     cycle.append(cycle)
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    values = {"cycle": cycle, "nan": float("nan"), "bytes": b"\x00", "deep": deep}
+    values = {"cycle": cycle, "deep": deep}
 
     @tool(thread=False)
     def odd() -> object:

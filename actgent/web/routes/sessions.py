@@ -188,7 +188,9 @@ async def _same(call: HTTPCall, session_id: str, owner: str, *, asker: str) -> S
     bounds = dict(Limits(**body["limits"]).shared) if "limits" in body else {}
     if opened is None or opened.on_busy != body.get("on_busy") or dict(opened.limits) != bounds:
         raise taken
-    if opened.notify != _notify_of(call) or (asker and opened.asker and not is_known):
+    # A POST under a key, which made the session's id from the key, did not record its request in earlier journals.
+    is_unrecorded = not opened.asker and asker.startswith(f"made/{session_id}/")
+    if opened.notify != _notify_of(call) or (asker and not is_known and not is_unrecorded):
         raise taken
     if "mode" in body and not head.closed:
         await _settle_mode(await reach.session(call.caller, session_id, body["agent"]), body["mode"])
