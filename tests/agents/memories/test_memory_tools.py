@@ -12,7 +12,6 @@ from actgent import (
     ScriptedLLM,
     Sender,
     ToolCall,
-    ToolsetUnavailable,
     UsageError,
     open_runtime,
 )
@@ -164,7 +163,7 @@ async def test_memories_are_open_while_an_agent_has_them():
 async def test_an_agent_whose_memories_cannot_be_opened_does_not_start(tmp_path, autojump_clock):
     """The error says what is wrong with the file."""
     memories = Memories(f"sqlite:///{tmp_path}/none/memories.db")
-    with pytest.raises(ToolsetUnavailable, match="no folder"):
+    with pytest.raises(ConfigurationError, match="no folder"):
         async with agent_of(memories, ["never"]):
             pass
 
