@@ -111,15 +111,20 @@ class ActgentError(Exception):
         return _restored, (type(self), self.args), self.__dict__
 
 
-_SIMILARITY = 0.75
-"""Ratio of difflib from which a known word is suggested for an unknown one. At 0.6 `stream=` suggested `threads=`."""
+_SHORT_WORD = 8
+_SIMILARITY, _SHORT_SIMILARITY = 0.75, 0.65
+"""Ratios of difflib from which a known word is suggested for an unknown one of `_SHORT_WORD` characters or more, and for a shorter one.
+
+At 0.6 `stream=` suggested `threads=`, at 0.7 `message_history=` suggested `message_id=`. `retry` and `retries` have 0.67.
+"""
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that an unknown one means: a similar one, or the only one that has it as a part (`key`, `api_key`)."""
     spelled = {each.casefold(): each for each in known}
     word = word[:100].casefold()
-    similar = difflib.get_close_matches(word, spelled, 1, _SIMILARITY)
+    cutoff = _SIMILARITY if len(word) >= _SHORT_WORD else _SHORT_SIMILARITY
+    similar = difflib.get_close_matches(word, spelled, 1, cutoff)
     if not similar:
         similar = [each for each in spelled if word in each.split("_")]
     return spelled[similar[0]] if len(similar) == 1 else None

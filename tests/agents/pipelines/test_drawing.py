@@ -41,11 +41,11 @@ async def test_a_picture_for_a_terminal():
     assert after == (
         "  1 ┬ ✓ first    one\n"
         "    └ ✗ bad-one  a second  retries 1\n"
-        "        ConnectionError\n"
+        "        scripted: its client raised ConnectionError\n"
         "  2 ┬ – never    one       ← first  when first == 'a \"quote\" <b>'\n"
         "    │   first == 'a \"quote\" <b>': that does not hold\n"
         "    └ – end      one       ← bad-one, first  timeout 5 s\n"
-        "        step 'bad-one' failed: ConnectionError\n"
+        "        step 'bad-one' failed: scripted: its client raised Connecti…\n"
     )
 
 

@@ -208,7 +208,7 @@ async def test_a_failure_skips_what_needs_it_and_no_more():
         "last": "done",
     }
     assert (result.status, result.data) == ("partial", "<<y>>")
-    assert result.steps["a"].reason == "ConnectionError"
+    assert result.steps["a"].reason == "scripted: its client raised ConnectionError"
     assert (result.steps["b"].cause, result.steps["c"].cause) == ("a", "a")
     assert "step 'b' was skipped, as 'a' failed" in result.steps["c"].reason
 
