@@ -344,7 +344,7 @@ MISSING = {
     },
     Agent: dict.fromkeys(
         "accompany as_tool open_toolsets ref system_prompt toolsets guard on_message on_query on_session "
-        "remove_hook run_sync core_type default_protocol".split(),
+        "remove_hook run_sync core_type default_protocol narration_type".split(),
         "an agent is put together where it runs",
     )
     | {"process": "run gives the reply, and the session and its observations tell the rest"},
@@ -382,5 +382,5 @@ def test_each_word_is_there_or_left_out_on_purpose(local, remote):
     for name in words - missing:
         mine, theirs = getattr(remote, name), getattr(local, name)
         if inspect.isfunction(theirs) and inspect.isfunction(mine):
-            wanted = set(inspect.signature(theirs).parameters) - LEFT_OUT - {"deadline", "by"}
+            wanted = set(inspect.signature(theirs).parameters) - LEFT_OUT - {"deadline", "by", "unknown"}
             assert wanted <= set(inspect.signature(mine).parameters) | {"priority", "deadline"}, name

@@ -23,6 +23,7 @@ from actgent import (
     Reject,
     Respond,
     ScriptedLLM,
+    SessionClosed,
     ToolCall,
     ToolContext,
     delegation_tools,
@@ -52,6 +53,8 @@ class World:
     paid: collections.Counter = attrs.field(factory=collections.Counter)
     problems: list = attrs.field(factory=list)
     accepted: list = attrs.field(factory=list)
+    deleting: list = attrs.field(factory=list)
+    """Ids of sessions that are being deleted."""
     breaks: bool = False
     """Whether the next turn that ends takes its agent with it."""
     said: int = 0
@@ -125,7 +128,12 @@ class World:
 
     async def do_something(self, runtime, agents):
         """One deed of a person or program; it may be refused, or stopped with the process."""
-        session = await agents["lead"].ensure_session("ada", self.chance.choice(SESSIONS))
+        wanted = self.chance.choice(SESSIONS)
+        try:
+            session = await agents["lead"].ensure_session("ada", wanted)
+        except SessionClosed:
+            assert wanted in self.deleting  # it is closed, and not erased yet
+            return
         deed = self.chance.choice(
             [*["chat"] * 4, *["decide"] * 4, "ask", "ask", *["urge", "interrupt", "other"] * 2, *self.more]
         )
@@ -153,9 +161,11 @@ class World:
     async def _delete(self, runtime, session):
         """What was said until the session is erased goes with it, and what is said meanwhile may."""
         session_id = session.id
+        self.deleting.append(session_id)
         try:
             await runtime.delete_session(session_id)
         finally:
+            self.deleting.remove(session_id)
             self.accepted = [each for each in self.accepted if each[0] != session_id]
 
     async def _something_else(self, session):

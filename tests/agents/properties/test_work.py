@@ -162,7 +162,7 @@ class Tree:
         self.asked += 1
         call = ToolCall("pay", {}, f"call {self.asked}")
         question = approval_for(
-            call, AskPerson("?"), session_id=context.id, agent="a", now=0, timeout=float("inf")
+            call, AskPerson("?"), session_id=context.id, agent="a", owner="ada", now=0, timeout=float("inf")
         )
         context.record_approval(PersonAsked(approval=question))
 
