@@ -352,11 +352,17 @@ class RemoteAgent:
         async with reading(turn.read) as reader:
             yield reader
 
-    async def approvals(self, *, after: str = "", limit: int = 100) -> tuple[Approval, ...]:
-        """The approvals that this agent's sessions wait for and the token reaches, behind the session `after`.
+    async def approvals(
+        self, *, owner: Sender | str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[Approval, ...]:
+        """List the open approvals of this agent's sessions that the token reaches.
 
-        Pass the last approval's `session_id` for the next page; an empty page is the end.
+        Args:
+            owner: Only approvals of this owner's sessions; None lists all that the token reaches.
+            after: The `session_id` of the last approval of the page before.
+            limit: The most approvals of a page. An empty page is the end.
         """
+        name = owner.name if isinstance(owner, Sender) else owner
         found: list[Approval] = []
         following: str | None = ""
         while following is not None and len(found) < limit:
@@ -365,7 +371,9 @@ class RemoteAgent:
                 RemoteRequest(operation="get_approvals", agent=self.name, query=query)
             )
             known = (to_approval(each) for each in page["items"])
-            found += [each for each in known if each.session_id > after]
+            found += [
+                each for each in known if each.session_id > after and (name is None or each.owner == name)
+            ]
             following = page["next"]
         return tuple(found[:limit])
 
