@@ -74,7 +74,7 @@ async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutd
                     _send(process, signal.SIGTERM)
                     await process.wait()
                 finally:
-                    await _end(process)
+                    await _end(process)  # noqa: ASYNC102 - it shields itself, for at most 5 s
                 nursery.cancel_scope.cancel()
     return 0
 

@@ -71,7 +71,7 @@ class _ToolLists:
         return self
 
     async def __aexit__(self, *error: object) -> Any:
-        return await self._messages.__aexit__(*error)
+        return await self._messages.__aexit__(*error)  # noqa: ASYNC102 - the caller shields it
 
     def __aiter__(self) -> Self:
         return self

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from typing_extensions import Buffer
 
 from actgent.errors import ToolError
 
@@ -150,8 +151,8 @@ class _TemporaryFile(apsw.VFSFile):
         self._size = 0
         super().__init__("", name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - apsw's name
-        if (more := offset + len(data) - self._size) > 0:
+    def xWrite(self, data: Buffer, offset: int) -> None:  # noqa: N802 - apsw's name
+        if (more := offset + memoryview(data).nbytes - self._size) > 0:
             self._size += more
             self._space.held += more
             if self._space.held > MAX_TEMPORARY:
