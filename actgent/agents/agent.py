@@ -65,7 +65,6 @@ from actgent.sessions.turn import Turn
 from actgent.sessions.waiting.turn_future import CallOptions
 from actgent.sessions.waiting.turn_reader import TurnReader, TurnStream
 from actgent.state.reducers import Reducer
-from actgent.support.deprecations import warn_deprecated
 from actgent.support.hints import async_block, unknown_argument
 from actgent.support.leads import OF_NEW_SESSIONS, OF_RUNS, OF_STREAMS, for_agents
 from actgent.support.logs import logger_of
@@ -333,14 +332,6 @@ class Agent(Generic[DataT_co, DepsT]):
         """Writes the steps of its sessions; None without `verbose=`."""
         if self.narration is not None:
             self.narration.attach(self)
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        """Let classes of agents go on that override what had public names."""
-        super().__init_subclass__(**options)
-        for name in ("companions", "access_rules", "route"):
-            if name in vars(cls):
-                warn_deprecated(f"Agent.{name}", f"{cls.__name__}.{name} is named _{name} now")
-                setattr(cls, f"_{name}", vars(cls)[name])
 
     def _make_prompts(
         self, prompt: Prompt | None, written: str | None, templates: Mapping[str, str]

@@ -87,8 +87,6 @@ from actgent.state.store import Store
 from actgent.support.hints import unknown_argument
 from actgent.support.leads import OF_CHATS, for_message_ids, for_sessions
 
-from .validation import renamed_deadline
-
 X = TypeVar("X")
 R = TypeVar("R")
 Hears: TypeAlias = Callable[[X], R]
@@ -373,14 +371,13 @@ class Session(Generic[DataT_co]):
         enqueue_timeout: float = 30,
         on_busy: OnBusy | None = None,
         metadata: Mapping[str, Any] | None = None,
-        deadline: float | None = None,
         **unknown: Never,
     ) -> str:
-        """Send a message, and return its id when the inbox has taken it; what comes of it goes to the handlers.
+        """Enqueue a message and return its id once the inbox has accepted it. The session's handlers receive the results.
 
-        Without a sender the owner speaks, as a user. Waits for capacity in the inbox for `enqueue_timeout` seconds (`deadline`
-        is its old name); in a handler or tool of this session it never waits. An URGENT message stops what the session is doing. The same `message_id` is
-        accepted once, a repetition does nothing. `on_busy` says what it does while the session works; None is the
+        Without a sender, the message comes from the owner, as a user. The call waits at most `enqueue_timeout` seconds for
+        room in the inbox; in a handler or tool of this session it never waits. An URGENT message stops the running turn. The
+        same `message_id` is accepted once; a repetition does nothing. `on_busy` says what it does while the session works; None is the
         session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model.
         A `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
 
@@ -397,8 +394,6 @@ class Session(Generic[DataT_co]):
         self._services.running.check_loop("session.chat()")
         if message_id is not None:
             check_id("message_id", message_id)
-        if deadline is not None:
-            enqueue_timeout = renamed_deadline("Session.chat", deadline)
         check_seconds("enqueue_timeout", enqueue_timeout)
         context = self._context
         message = message_to(

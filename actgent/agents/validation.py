@@ -7,7 +7,6 @@ from actgent.control.arguments import at_least_one, check_id, check_limits, chec
 from actgent.errors import ConfigurationError, nearest
 from actgent.memory.base import Memory, MemoryLike
 from actgent.protocols.base import ClassificationType, Instruction, Protocol, to_instruction, to_type
-from actgent.support.deprecations import warn_deprecated
 from actgent.tools.generators import is_sync
 from actgent.toolsets.toolset import Toolset
 
@@ -260,20 +259,3 @@ def joined_text(name: str, value: object) -> str:
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     raise ConfigurationError(f"{name}= takes a text, not {type(value).__name__}")
-
-
-def renamed_deadline(method: str, seconds: float) -> float:
-    """The value of a `deadline=` that meant the time to wait for room in the inbox; elsewhere it is the answer's.
-
-    Raises:
-        ConfigurationError: it is no number of seconds.
-    """
-    check_seconds("deadline", seconds)
-    name = method.rpartition(".")[2]
-    warn_deprecated(
-        f"{method}(deadline=)",
-        f"{name}(deadline=) is how long to wait for room in the inbox: write enqueue_timeout={seconds!r}. "
-        "A deadline is always the answer's, as in ref.ask() and delegate()",
-        stacklevel=4,
-    )
-    return seconds

@@ -19,7 +19,6 @@ from actgent.protocols.goal import (
     tasks_in,
 )
 from actgent.protocols.renderings import conversation_text
-from actgent.support.deprecations import warn_deprecated
 from actgent.support.foreign import telling_text
 from actgent.support.serializable import Serializable
 from actgent.tools.outputs.moved import whole_state
@@ -71,12 +70,6 @@ class GoalResult(Serializable, Generic[DataT_co]):
 
     def __str__(self) -> str:
         return self.text
-
-    @property
-    def result(self) -> DataT_co | None:
-        """The old name of `data`."""
-        warn_deprecated("GoalResult.result")
-        return self.data
 
     @property
     def conversation(self) -> str:

@@ -7,7 +7,6 @@ import attrs
 import trio
 
 from actgent.messages import NO_USAGE, DataT_co, Failure, Reply, ToolCall, Usage
-from actgent.support.deprecations import warn_deprecated
 from actgent.support.serializable import Serializable
 
 from .events import (
@@ -129,12 +128,6 @@ class AgentAnswer(Serializable, Generic[DataT_co]):
     """Usage of the run, as its answer says."""
 
     def __str__(self) -> str:
-        return self.text
-
-    @property
-    def final_answer(self) -> str:
-        """The old name of `text`."""
-        warn_deprecated("AgentAnswer.final_answer")
         return self.text
 
     def apply(self, event: object) -> bool:

@@ -10,7 +10,6 @@ import trio
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.ref import Address
 from actgent.agents.session import Session, context_of, face_of, services_of
-from actgent.agents.validation import renamed_deadline
 from actgent.control.arguments import at_least_one, check_seconds
 from actgent.errors import ConfigurationError, NotRunning, ToolError
 from actgent.journal.records import Answered
@@ -60,15 +59,13 @@ class AgentRef(Address):
         check_seconds("deadline", deadline)
         return await self._run(content, timeout=deadline)
 
-    async def tell(self, content: Any, *, enqueue_timeout: float = 30, deadline: float | None = None) -> None:
-        """Give the agent something to do, and return when its inbox has taken it; `deadline` is an old name.
+    async def tell(self, content: Any, *, enqueue_timeout: float = 30) -> None:
+        """Enqueue a message for the agent and return once its inbox has accepted it.
 
         Raises:
             InboxFull: the inbox stayed full for `enqueue_timeout` seconds.
             NotRunning: the agent is not running; if it was, the message is a dead letter of its runtime.
         """
-        if deadline is not None:
-            enqueue_timeout = renamed_deadline("AgentRef.tell", deadline)
         try:
             await self._post(content, enqueue_timeout=enqueue_timeout)
         except NotRunning:

@@ -1,7 +1,5 @@
 """Rules of access: asked in code when a call is about to start, against the state of that moment."""
 
-import pytest
-
 from actgent import BareAgent, ScriptedLLM, ToolContext, tool
 from actgent.messages import ToolCall
 
@@ -46,20 +44,3 @@ async def test_a_call_is_judged_when_it_starts():
     assert [result.status for result in results] == ["error", "success", "success"]
     assert results[0].error == "vault is locked in session s"
     assert opened == [1]
-
-
-async def test_a_rule_by_its_former_name_counts():
-    """It is told as deprecated, and still asked: a rule that is left out would let calls through."""
-    with pytest.warns(DeprecationWarning, match="Former.access_rules is named _access_rules now"):
-
-        class Former(BareAgent):
-            def access_rules(self):
-                return [lambda *_: "never"]
-
-    llm = ScriptedLLM([ToolCall("unlock", {}), "done"])
-    async with Former("desk", llm=llm, tools=[unlock]) as agent:
-        session = await agent.create_session("ada")
-        session.on_tool_result((results := []).append)
-        await session.chat("unlock")
-        await session.wait_idle()
-    assert [result.error for result in results] == ["never"]

@@ -48,7 +48,7 @@ async def refuse(session, journal, how, rule):
         case "no room":
             await session.chat("next")
             with pytest.raises(InboxFull):
-                await session.chat("no, wait", on_busy="interrupt", deadline=0.1)
+                await session.chat("no, wait", on_busy="interrupt", enqueue_timeout=0.1)
         case "busy":
             with pytest.raises(SessionBusy):
                 await session.chat("no, wait", on_busy="reject")

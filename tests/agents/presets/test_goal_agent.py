@@ -83,8 +83,6 @@ async def test_a_goal_is_achieved():
     assert isinstance(result, GoalResult)
     assert (result.status, result.achieved, result.error) == ("completed", True, None)
     assert result.data == str(result) == "v is 1"
-    with pytest.warns(DeprecationWarning, match=r"GoalResult\.data"):
-        assert result.result == result.data
     assert result.raw_data == {"v": 1}
     assert result.used_tools == ("ok",)
     assert (result.iterations, result.max_iterations, len(llm.chats)) == (4, 20, 4)

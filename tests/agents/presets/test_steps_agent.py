@@ -765,13 +765,3 @@ def test_another_protocol_is_refused():
     """A StepsAgent is one because of its protocol."""
     with pytest.raises(ConfigurationError, match="protocol"):
         make(FINAL, protocol=object())
-
-
-async def test_an_old_name_warns():
-    """`AgentAnswer.final_answer` is the text, and says what it is called now."""
-    agent, _ = make(FINAL)
-    async with agent, agent.stream_state("5 + 3?") as states:
-        answer = [state async for state in states][-1]
-    with pytest.warns(DeprecationWarning, match=r"AgentAnswer\.text"):
-        assert answer.final_answer == answer.text == str(answer) != ""
-    assert answer.usage.cost == 0

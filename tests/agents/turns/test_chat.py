@@ -1,7 +1,5 @@
 """What can be said to an agent, by whom, and how it reaches the model."""
 
-import warnings
-
 import pytest
 import trio
 
@@ -247,9 +245,8 @@ async def test_a_model_client_that_returns_something_else_is_named(listen):
             await agent.run("hi")
 
 
-@pytest.mark.parametrize("name", ["enqueue_timeout", "deadline"])
-async def test_the_time_to_wait_for_room_has_a_name_of_its_own(make, name, autojump_clock):
-    """`deadline=` is the answer's everywhere; its old meaning here goes on for a while, and is told where it is used."""
+async def test_chat_and_tell_wait_for_room_for_the_enqueue_timeout(make, autojump_clock):
+    """A full inbox raises InboxFull after `enqueue_timeout` seconds."""
     gate = trio.Event()
 
     async def slow(chat):
@@ -262,13 +259,9 @@ async def test_the_time_to_wait_for_room_has_a_name_of_its_own(make, name, autoj
         await trio.testing.wait_all_tasks_blocked()
         await session.chat("two")
         for say in (session.chat, agent.ref.tell):
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                begun = trio.current_time()
-                with pytest.raises(InboxFull, match="enqueue_timeout="):
-                    await say("three", **{name: 7})
-                assert trio.current_time() - begun == 7
-            told = [(each.category, each.filename) for each in caught]
-            assert told == ([] if name == "enqueue_timeout" else [(DeprecationWarning, __file__)])
+            begun = trio.current_time()
+            with pytest.raises(InboxFull, match="enqueue_timeout="):
+                await say("three", enqueue_timeout=7)
+            assert trio.current_time() - begun == 7
         gate.set()
         await session.wait_idle()
