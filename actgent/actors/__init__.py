@@ -1,4 +1,4 @@
-"""The kernel: actors with priority inboxes under supervision. It knows no LLM."""
+"""Actors with priority inboxes under supervision. This layer does not depend on language models."""
 
 from .actor import Actor, ActorContext
 from .dead_letters import DeadLetter

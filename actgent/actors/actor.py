@@ -1,4 +1,4 @@
-"""An actor: state with one owner, an inbox, and a method that takes one message at a time."""
+"""`Actor`, the base class of actors without a model, and `ActorContext`, which runs one."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from actgent.support.logs import logger_of
 from .cell import Cell, Siblings
 from .dead_letters import DeadLetter
 from .inbox import DEFAULT_BYTES, PriorityInbox
-from .lines import LineOf, MessageLines
+from .message_groups import LineOf, MessageGroups
 from .ref import ActorRef, Envelope, payload_bytes
 from .supervision import Supervision
 from .wait_graph import WaitNode
@@ -24,17 +24,17 @@ __all__ = ["Actor", "ActorContext", "DeadLetter"]
 _log = logger_of(__name__)
 
 STOP_GRACE = 1.0
-"""Seconds that `Actor.stopped` has."""
+"""Seconds after which `Actor.stopped` is cancelled."""
 
 
 running_actor: "ContextVar[ActorContext | None]" = ContextVar("running_actor", default=None)
-"""The actor that a task was started by, or by one that was ..."""
-running_line: "ContextVar[tuple[ActorContext, str] | None]" = ContextVar("running_line", default=None)
-"""The line of such an actor that the task works on, where it takes several side by side."""
+"""The actor whose task, directly or through other tasks, started the current task."""
+running_group: "ContextVar[tuple[ActorContext, str] | None]" = ContextVar("running_group", default=None)
+"""The actor and message group that the current task processes, for actors with `concurrency=` above 1."""
 
 
 def calling_actor() -> "ActorContext | None":
-    """The actor whose life the calling task is part of; a task in a nursery from elsewhere is part of none."""
+    """Return the actor that the calling task belongs to. A task of a nursery outside the actor belongs to no actor."""
     actor = running_actor.get()
     if actor is None or actor.task is None:
         return None
@@ -43,58 +43,58 @@ def calling_actor() -> "ActorContext | None":
         if task is actor.task:
             return actor
         top, task = task, nursery.parent_task
-    # What a thread does by `trio.from_thread` runs in a task of trio's own, with the thread's context.
+    # Code that a thread calls through `trio.from_thread` runs in a system task with the context of the thread.
     return actor if top.context.get(running_actor) is actor else None
 
 
 def waiting_actor() -> WaitNode | None:
-    """The node of the actor that the calling task is part of, or of the line that it works on, in the graph of waits."""
+    """Return the wait-graph node of the calling task: its actor, or the message group that the task processes."""
     actor = calling_actor()
     return None if actor is None else actor.wait_node()
 
 
 class ActorContext:
-    """One running actor's place: its address, its children, and the messages that it has taken."""
+    """One running actor: its address, its children, and the messages that it processes."""
 
     def __init__(
         self,
-        lines: MessageLines,
+        groups: MessageGroups,
         factory: "Callable[[], Actor]",
         siblings: Siblings,
         *,
         children: Supervision | None,
     ) -> None:
-        around = siblings.around
-        self.name = name = lines.name
+        context = siblings.context
+        self.name = name = groups.name
         self.inbox = PriorityInbox[Envelope](
             name,
-            capacity=around.capacity,
-            session_capacity=around.capacity,
+            capacity=context.capacity,
+            session_capacity=context.capacity,
             message_bytes=DEFAULT_BYTES,
             size_of=payload_bytes,
-            concurrency=lines.concurrency,
+            concurrency=groups.concurrency,
             urgent_concurrency=1,
         )
-        self._lines = lines
+        self._groups = groups
         self._factory = factory
-        self._around = around
+        self._context = context
         self._policy = siblings.policy
         self._children_policy = children or siblings.policy
         self._children: Siblings | None = None
         self._nursery: trio.Nursery | None = None
         self._taken: dict[str, Envelope] = {}
-        """The messages that it works on, by their lines; those of a life that was cut are the first of the next one."""
+        """The messages being processed, by group. After a restart these messages are processed first."""
         self._cell: Cell | None = None
         self.task: trio.lowlevel.Task | None = None
-        """The task that runs this life."""
+        """The task of the current incarnation."""
         self.ref = ActorRef(
             name,
             self.inbox,
-            around.timer,
-            lines,
+            context.timer,
+            groups,
             stop=self.stop,
-            bury=around.bury,
-            find_waiter=around.find_waiter,
+            bury=context.bury,
+            find_waiter=context.find_waiter,
         )
 
     def __repr__(self) -> str:
@@ -135,57 +135,57 @@ class ActorContext:
         )
 
     def wait_node(self) -> WaitNode:
-        """The actor in the graph of waits, or the line that the calling task works on."""
-        entry = running_line.get()
+        """Return the wait-graph node of the actor, or of the message group that the calling task processes."""
+        entry = running_group.get()
         if entry is None or entry[0] is not self:
-            return self._lines.own
-        return self._lines.node(entry[1], self.inbox)
+            return self._groups.actor_node
+        return self._groups.node(entry[1], self.inbox)
 
     def run_in(self, cell: Cell) -> None:
-        """Note the cell that runs this actor."""
+        """Set the cell that runs this actor."""
         self._cell = cell
 
     def stop(self) -> None:
-        """End the actor and its children where they are."""
+        """Cancel the actor and its children."""
         if self._cell is not None:
             self._cell.stop()
 
     # --- for the cell ------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Nothing to prepare: a message that is cut is tried again."""
+        """Do nothing: a cancelled message is processed again after the restart."""
 
     def drain(self) -> None:
-        """Go on taking messages: whoever still works may have something to say."""
+        """Do nothing: the actor keeps processing messages, since other actors may still send some."""
 
     async def finish(self, reason: str) -> None:
-        """Answer everyone who still waits, senders without room too: they come in as others are taken out."""
+        """Turn all messages into dead letters, also those of senders that wait for room. Each removal admits the next sender."""
         self.ref.close(reason)
         self.task = None
         for envelope in tuple(self._taken.values()):
             self._bury(envelope, reason)
             self._done(envelope)
-        while left := [each for line in self.inbox.sessions() for each in self.inbox.withdraw(line)]:
+        while left := [each for group in self.inbox.sessions() for each in self.inbox.withdraw(group)]:
             for envelope in left:
                 self._bury(envelope, reason)
 
     def _bury(self, envelope: Envelope, reason: str, *, error: Exception | None = None) -> None:
-        """Give a message up, and tell who waits for it."""
+        """Keep a message as a dead letter and send the failure to its waiting caller."""
         failure = ActorFailed(self.name, reason)
         failure.__cause__ = error
         envelope.fail(failure)
-        self._around.bury(DeadLetter(self.name, envelope.payload, reason, error, priority=envelope.priority))
+        self._context.bury(DeadLetter(self.name, envelope.payload, reason, error, priority=envelope.priority))
 
     async def live(self) -> None:
-        """Live once: from a fresh object to its failure."""
+        """Run one incarnation: make a new actor object and process messages until a failure."""
         self.task = trio.lowlevel.current_task()
         running_actor.set(self)
         actor = self._factory()
-        self._children = Siblings(self._children_policy, self._around)
+        self._children = Siblings(self._children_policy, self._context)
         async with trio.open_nursery() as self._nursery:
             try:
                 await actor.started(self)
-                await (self._serve_side_by_side if self._lines.are_side_by_side else self._serve)(actor)
+                await (self._serve_concurrently if self._groups.are_concurrent else self._serve)(actor)
             finally:
                 await self._say_stopped(actor)  # noqa: ASYNC102 - it shields itself, for STOP_GRACE
 
@@ -193,41 +193,47 @@ class ActorContext:
         with trio.move_on_after(STOP_GRACE, shield=True) as scope:
             try:
                 await actor.stopped()
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - it is over: nobody could mend it
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the actor has ended, so the error is only logged
                 failure_of(raised, "actor", self.name)
                 _log.exception("actor %s raised in stopped()", self.name)
         if scope.cancelled_caught:
             _log.warning("actor %s did not return from stopped() within %g s", self.name, STOP_GRACE)
 
     async def _serve(self, actor: "Actor") -> None:
-        """Take one message at a time."""
+        """Process one message at a time."""
         for envelope in tuple(self._taken.values()):
-            await self._deal_with(actor, envelope)
+            await self._process(actor, envelope)
         while True:
-            await self._deal_with(actor, await self.inbox.get())
+            await self._process(actor, await self.inbox.get())
 
-    async def _serve_side_by_side(self, actor: "Actor") -> None:
-        """Take as many messages as there are places; the first that fails cuts the others, which are tried again."""
+    async def _serve_concurrently(self, actor: "Actor") -> None:
+        """Process up to `concurrency` messages concurrently. The first failure cancels the others, which are tried again."""
         async with trio.open_nursery() as nursery:
             for envelope in tuple(self._taken.values()):
-                nursery.start_soon(self._work_on_line, actor, envelope)
+                nursery.start_soon(self._process_group, actor, envelope)
             while True:
                 envelope = await self.inbox.get()
-                self._taken[envelope.session_id] = envelope  # now, as it may be cut before its task begins
-                nursery.start_soon(self._work_on_line, actor, envelope)
+                self._taken[envelope.session_id] = (
+                    envelope  # set it now: a cancellation may come before the task begins
+                )
+                nursery.start_soon(self._process_group, actor, envelope)
 
-    async def _work_on_line(self, actor: "Actor", envelope: Envelope) -> None:
-        running_line.set((self, envelope.session_id))
+    async def _process_group(self, actor: "Actor", envelope: Envelope) -> None:
+        running_group.set((self, envelope.session_id))
         try:
-            await self._deal_with(actor, envelope)
+            await self._process(actor, envelope)
         except Exception as error:
-            if not _is_cut():
+            if not _is_cancelled():
                 raise
-            _log.error("actor %s raised while a message beside it failed", self.name, exc_info=error)
+            _log.error(
+                "actor %s raised while it was cancelled by the failure of another message",
+                self.name,
+                exc_info=error,
+            )
         finally:
-            self._lines.forget(envelope.session_id)
+            self._groups.forget(envelope.session_id)
 
-    async def _deal_with(self, actor: "Actor", envelope: Envelope) -> None:
+    async def _process(self, actor: "Actor", envelope: Envelope) -> None:
         self._taken[envelope.session_id] = envelope
         try:
             answer = await actor.receive(envelope.payload)
@@ -237,7 +243,9 @@ class ActorContext:
             self._done(envelope)
             envelope.answer(answer)
             return
-        if not (self._lines.are_side_by_side and _is_cut()):  # one beside it failed first, and counts
+        if not (
+            self._groups.are_concurrent and _is_cancelled()
+        ):  # another message failed first and is counted
             self._count_failure(envelope, error)
         raise error
 
@@ -246,7 +254,7 @@ class ActorContext:
         self.inbox.release(envelope.session_id)
 
     def _count_failure(self, envelope: Envelope, error: Exception) -> None:
-        """Put a message aside that keeps failing, so that it does not take its actor along for ever."""
+        """Count a failed attempt. After too many, make the message a dead letter, so that it no longer fails its actor."""
         envelope.failures += 1
         if envelope.failures >= self._policy.deliveries:
             self._done(envelope)
@@ -254,32 +262,32 @@ class ActorContext:
             self._bury(envelope, reason, error=error)
 
 
-def _is_cut() -> bool:
-    """Return True if the calling task is cancelled: another failure has ended this life already."""
+def _is_cancelled() -> bool:
+    """Return True if the calling task is cancelled, since another failure has ended this incarnation."""
     return trio.current_effective_deadline() == -math.inf
 
 
 class Actor:
-    """Subclass it and write `receive`. One object lives from start to failure; a restart makes a new one.
+    """Base class of actors without a model: override `receive`. A restart after a failure makes a new object.
 
-    Agents and actors run beside each other: docs/control.md, "Actors without a model, beside agents".
+    Agents and actors can run in one system: see docs/control.md.
     """
 
     async def started(self, context: ActorContext) -> None:
-        """Called before the first message of this object; `context` spawns children."""
+        """Initialise this object. The system calls it before the first message. `context.spawn` starts child actors."""
 
     async def receive(self, payload: Any) -> object:
-        """Deal with one message; what it returns answers an `ask`.
+        """Process one message. The returned value is the answer to an `ask`.
 
-        What it raises restarts the actor, and the message is tried again a bounded number of times. Of an actor with
-        `concurrency=` it runs for several messages side by side; the others are cancelled then, and begun again.
+        An exception restarts the actor and the message is tried again, at most `Supervision.deliveries` times. With
+        `concurrency=` above 1, several calls run concurrently; a failure of one cancels the others, which are tried again.
         """
         raise NotImplementedError
 
     async def stopped(self) -> None:
-        """Called after the last message of this object, also after a failure; has one second.
+        """Release resources of this object. The system calls it after the last message, also after a failure.
 
-        What it raises is only logged.
+        It is cancelled after one second. Its exceptions are only logged.
         """
 
 
@@ -294,8 +302,8 @@ def start(
     concurrency: int = 1,
     line_of: LineOf | None = None,
 ) -> ActorRef:
-    """Start an actor as a task of `nursery`, where its final failure comes out."""
-    name = siblings.around.name_for(getattr(factory, "__name__", "actor"), name)
-    context = ActorContext(MessageLines(name, concurrency, line_of), factory, siblings, children=children)
+    """Start an actor as a task of `nursery` and return its address. An escalated failure is raised in the nursery."""
+    name = siblings.context.name_for(getattr(factory, "__name__", "actor"), name)
+    context = ActorContext(MessageGroups(name, concurrency, line_of), factory, siblings, children=children)
     context.run_in(siblings.start(context, nursery, grace=grace))
     return context.ref

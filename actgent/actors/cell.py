@@ -1,16 +1,16 @@
-"""A running actor's place in its system: a name, a supervised life, an end.
+"""`Cell`: the supervised run of one actor, with start, restart, escalation and stop.
 
-Theory. A cell runs a *body*, life after life, until it is stopped. The body knows how its messages are dispatched: a plain
-actor takes one at a time, or several side by side; an agent serves many lines of its inbox by turns. The cell knows
-nothing of that; it starts, restarts, escalates, stops and counts, and is the same for both.
+A cell runs a *body* repeatedly until the actor is stopped; each run is one *incarnation*. The body decides how messages are
+dispatched: a plain actor handles one message at a time, or several concurrently; an agent schedules the sessions of its
+inbox. The cell is the same for both.
 
-    event                          life         then
-    the body raises                ends         a pause, and the next life; after too many the end, or ActorFailed, to the parent
-    a sibling raises, one for all  is cut       the same pause, and the next life
-    stop(), or the parent ends     is cut       the end: who still waits is answered, the name is free
+    event                              incarnation   next
+    the body raises                    ends          a pause and a restart; after too many failures the end, or ActorFailed
+    a sibling raises (`one_for_all`)   is cancelled  the same pause and a restart
+    stop(), or the parent ends         is cancelled  the end: waiting callers get an error, and the name becomes free
 
-What a body raises while it is cut is logged and counts for nothing: a stop is never turned into a restart, nor the
-restart of its siblings into a second one.
+Exceptions that a body raises while it is cancelled are only logged. So a stop never becomes a restart, and the restart of the
+siblings never causes a second one.
 """
 
 import itertools
@@ -39,11 +39,11 @@ from .wait_graph import WaitNode
 _log = logger_of(__name__)
 
 GRACE = 10.0
-"""Seconds that an actor has to end what is in its inbox, when its system is left."""
+"""Seconds for an actor to process queued messages when its system block ends."""
 
 
 class Body(typing.Protocol):
-    """What a cell runs."""
+    """The message loop that a cell runs."""
 
     @property
     def name(self) -> str: ...
@@ -52,21 +52,21 @@ class Body(typing.Protocol):
     @property
     def inbox(self) -> PriorityInbox[Any]: ...
     async def live(self) -> None:
-        """Serve the inbox until cancelled; raise if something failed."""
+        """Process messages of the inbox until cancelled; raise after a failure."""
 
     def cut(self) -> None:
-        """Prepare for a cancelled life that another one follows."""
+        """Prepare for the cancellation of this incarnation, which a restart follows."""
 
     def drain(self) -> None:
-        """Prepare for the end: the system is being left."""
+        """Prepare for the end, since the system block is ending."""
 
     async def finish(self, reason: str) -> None:
-        """Answer everyone who still waits; called once, after the last life, and shields itself."""
+        """Answer all waiting callers. The cell calls it once, after the last incarnation; it shields itself from cancellation."""
 
 
 @attrs.define(eq=False, kw_only=True)
-class Surroundings:
-    """What all actors of a system share."""
+class SystemContext:
+    """State that all actors of a system share."""
 
     policy: Supervision
     capacity: int = 1000
@@ -74,13 +74,13 @@ class Surroundings:
     events: EventStream
     timer: Timer = attrs.field(factory=Timer)
     find_waiter: Callable[[], WaitNode | None]
-    """Tells which actor or session the calling task works for."""
+    """Returns the wait-graph node of the actor or session that the calling task works for."""
     dead_letters: DeadLetters = attrs.field(factory=DeadLetters)
     running: "dict[str, Cell]" = attrs.field(factory=dict)
     serial: "itertools.count[int]" = attrs.field(factory=lambda: itertools.count(1))
 
     def bury(self, letter: DeadLetter, *, is_told: bool = False) -> None:
-        """Keep a message that nobody will deal with; the log warns of it unless its sender was told."""
+        """Keep a dead letter and publish an event. Log a warning, unless the sender has received an error."""
         self.dead_letters.add(letter)
         level = logging.DEBUG if is_told else logging.WARNING
         _log.log(level, "a message to actor %s is a dead letter: %s", letter.actor, letter.reason)
@@ -88,10 +88,10 @@ class Surroundings:
             self.events.publish(DeadLettered(actor=letter.actor, reason=letter.reason))
 
     def name_for(self, stem: str, name: str | None) -> str:
-        """The wished name, or a new one after the stem.
+        """Return `name`, or a generated name that begins with `stem` if `name` is None.
 
         Raises:
-            ConfigurationError: the name is taken.
+            ConfigurationError: The name is taken.
         """
         if name is None:
             name = next(name for serial in self.serial if (name := f"{stem}-{serial}") not in self.running)
@@ -100,30 +100,30 @@ class Surroundings:
         return name
 
     def enter(self, cell: "Cell") -> None:
-        """List a cell that has started."""
+        """Register a started cell."""
         self.running[cell.name] = cell
         if self.events.watched:
             self.events.publish(ActorStarted(actor=cell.name))
 
     def leave(self, cell: "Cell") -> None:
-        """Free the name of a cell that has ended."""
+        """Remove an ended cell, which frees its name."""
         del self.running[cell.name]
         if self.events.watched:
             self.events.publish(ActorStopped(actor=cell.name))
 
     def busy(self) -> "Iterator[Cell]":
-        """The cells that have something in their inbox or work on it."""
+        """Iterate over the cells with queued or running messages."""
         return (cell for cell in tuple(self.running.values()) if not cell.is_idle)
 
     async def wait_idle(self) -> None:
-        """Wait until all actors have dealt with everything in their inboxes."""
+        """Wait until the inboxes of all actors are empty and no message is being processed."""
         await trio.lowlevel.checkpoint()
         while busy := [*self.busy()]:
             for cell in busy:
                 await cell.wait_idle()
 
     async def drain(self) -> None:
-        """Let the actors end what they have accepted, and what comes of that, each within its grace; then stop them."""
+        """Let each actor process accepted messages, and those that follow from them, within its grace. Then stop all actors."""
         cells = [*self.running.values()]
         for cell in cells:
             cell.drain()
@@ -138,40 +138,42 @@ class Surroundings:
 
 
 class Siblings:
-    """The cells of one parent, and what the failure of one of them does to the others."""
+    """The cells of one parent. Applies the supervision policy when one of them fails."""
 
-    def __init__(self, policy: Supervision, around: Surroundings) -> None:
+    def __init__(self, policy: Supervision, context: SystemContext) -> None:
         self.policy = policy
-        self.around = around
+        self.context = context
         self._cells: dict[Cell, None] = {}
         self._restarts = Restarts(policy)
-        """Of all of them together, where they restart together."""
+        """Shared restart count for `one_for_all`."""
 
     def start(self, body: Body, nursery: trio.Nursery, *, grace: float | None = None) -> "Cell":
-        """Start an actor as a task of `nursery`, where its final failure comes out."""
-        cell = Cell(body, self, grace=self.around.grace if grace is None else grace)
+        """Start an actor as a task of `nursery`. An escalated failure is raised there."""
+        cell = Cell(body, self, grace=self.context.grace if grace is None else grace)
         nursery.start_soon(cell.run, name=f"actor {cell.name}")
         self._cells[cell] = None
-        self.around.enter(cell)
+        self.context.enter(cell)
         return cell
 
     def remove(self, cell: "Cell") -> None:
-        """Forget a cell that has ended."""
+        """Remove an ended cell."""
         self._cells.pop(cell, None)
 
     def restart(self, failed: "Cell", error: Exception) -> None:
-        """Schedule the next life of a cell that failed, and of its siblings if they restart together.
+        """Schedule the restart of a failed cell, with `one_for_all` also of its siblings.
 
         Raises:
-            ActorFailed: The cell, or the group, failed too often. The cell stops, or its parent fails: see `Cell.run`.
+            ActorFailed: The cell, or the group, failed too often. `Cell.run` then stops the cell or fails its parent.
         """
         policy, is_group = self.policy, self.policy.strategy == "one_for_all"
         now = trio.current_time()
         delay = (self._restarts if is_group else failed.restarts).next_delay(now)
         if delay is None:
-            who = "it and its siblings" if is_group and len(self._cells) > 1 else "it"
+            failed_cells = "it and its siblings" if is_group and len(self._cells) > 1 else "it"
             failures = counted(policy.max_restarts + 1, "time")
-            reason = f"{who} failed {failures} in {policy.within:g} s, last with {type(error).__name__}"
+            reason = (
+                f"{failed_cells} failed {failures} in {policy.within:g} s, last with {type(error).__name__}"
+            )
             if is_group and not policy.escalate:
                 for cell in self._cells:
                     if cell is not failed:
@@ -180,8 +182,8 @@ class Siblings:
         _log.warning("actor %s failed and restarts in %.3g s", failed.name, delay, exc_info=error)
         for cell in self._cells if is_group else (failed,):
             cell.restart_at(now + delay)
-            if self.around.events.active:
-                self.around.events.publish(
+            if self.context.events.active:
+                self.context.events.publish(
                     ActorRestarted(actor=cell.name, error=type(error).__name__, delay=delay)
                 )
 
@@ -196,8 +198,8 @@ class Cell:
         self._siblings = siblings
         self._scope = trio.CancelScope()
         self.is_stopping = False
-        """True if `stop` was called: each message asks, and its scope would look at the clock."""
-        self._life = trio.CancelScope()
+        """True after `stop`. Each message checks this flag, since the check of a cancel scope reads the clock."""
+        self._incarnation = trio.CancelScope()
         self._restart_at = -math.inf
 
     def __repr__(self) -> str:
@@ -206,40 +208,40 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The actor's name in its system."""
+        """Name of the actor in its system."""
         return self.body.name
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing waits for the actor and it works on nothing."""
+        """True if the inbox is empty and no message is being processed."""
         return not self.body.inbox.sessions()
 
     async def wait_idle(self) -> None:
-        """Wait until the actor has dealt with everything in its inbox, or is gone."""
+        """Wait until the inbox is empty and no message is being processed, or the actor has ended."""
         await self.body.inbox.wait_idle()
 
     def stop(self) -> None:
-        """End the actor where it is, also in the pause before a restart."""
+        """Cancel the actor, also during the pause before a restart."""
         self.is_stopping = True
         self._scope.cancel()
 
     def bury(self, letter: DeadLetter, *, is_told: bool = False) -> None:
-        """Keep a message that the actor will not deal with."""
-        self._siblings.around.bury(letter, is_told=is_told)
+        """Keep a message of this actor as a dead letter; see `SystemContext.bury`."""
+        self._siblings.context.bury(letter, is_told=is_told)
 
     def drain(self) -> None:
-        """Tell the body that the system is being left."""
+        """Notify the body that the system block is ending."""
         self.body.drain()
 
     def restart_at(self, time: float) -> None:
-        """Have the next life begin at a time of trio's clock; a life that still runs is cut."""
+        """Schedule the next incarnation for a time of trio's clock, and cancel the current one."""
         self._restart_at = max(self._restart_at, time)
         if not self.is_stopping:
             self.body.cut()
-            self._life.cancel()
+            self._incarnation.cancel()
 
     async def run(self) -> None:
-        """Run the actor until it is stopped or has failed too often.
+        """Run the actor until it is stopped or has failed too often. Called once per cell.
 
         Raises:
             ActorFailed: The actor failed too often, and its supervision escalates.
@@ -247,7 +249,7 @@ class Cell:
         reason = "it was stopped"
         try:
             with self._scope:
-                await self._live_on()
+                await self._run_incarnations()
         except ActorFailed as error:
             reason = error.reason
             if self._siblings.policy.escalate:
@@ -266,27 +268,27 @@ class Cell:
             await self.body.finish(reason)
         finally:
             self._siblings.remove(self)
-            self._siblings.around.leave(self)
+            self._siblings.context.leave(self)
 
-    async def _live_on(self) -> None:
-        while await self._live_once():
+    async def _run_incarnations(self) -> None:
+        while await self._run_incarnation():
             await trio.lowlevel.checkpoint_if_cancelled()
-            while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may move it meanwhile
+            while trio.current_time() < self._restart_at:  # noqa: ASYNC110 - a sibling may postpone it during the sleep
                 await trio.sleep_until(self._restart_at)
 
-    async def _live_once(self) -> bool:
-        """Run one life; False if the body ended by itself."""
-        with trio.CancelScope() as self._life:
+    async def _run_incarnation(self) -> bool:
+        """Run one incarnation. Return False if the body returned without a failure."""
+        with trio.CancelScope() as self._incarnation:
             try:
                 await self.body.live()
-            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor's edge: this is what it is for
+            except BaseException as raised:  # noqa: ASYNC103, BLE001 - the supervisor handles all failures of user code
                 self._fail(root_cause(failure_of(raised, "actor", self.name)))
             else:
-                return self._life.cancel_called
+                return self._incarnation.cancel_called
         return True
 
     def _fail(self, error: Exception) -> None:
-        """Schedule the restart after a failure; one in the clean-up of a life that was cut is only logged."""
+        """Schedule the restart after a failure. A failure during cancellation is only logged."""
         if trio.current_effective_deadline() == -math.inf:
             _log.error("actor %s raised while it was stopped", self.name, exc_info=error)
         else:

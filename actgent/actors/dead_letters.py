@@ -1,7 +1,7 @@
-"""Messages that were given up: kept for people to look at, and to send once more.
+"""Dead letters: undeliverable or repeatedly failed messages, kept for inspection and for sending again.
 
-A letter that is being sent again stays in the list until it has arrived, so a failure loses nothing; whoever comes second
-with the same letter is refused, so it arrives once.
+A letter that is sent again stays in the list until the inbox has accepted it, so a failure loses no letter. A second,
+concurrent attempt with the same letter is refused, so the message is delivered once.
 """
 
 import time
@@ -15,27 +15,27 @@ from actgent.errors import DeadLetterGone
 from actgent.messages import Priority
 
 DEAD_LETTERS = 1000
-"""How many dead letters are kept, the newest."""
+"""Maximum number of dead letters that are kept; older ones are dropped."""
 
 
 @attrs.frozen
 class DeadLetter:
-    """A message that no actor will deal with, and why."""
+    """A message that no actor will process, with the reason."""
 
     actor: str
-    """The name of the actor or agent that it was sent to."""
+    """Name of the addressed actor or agent."""
     payload: Any
-    """What was sent: a message, or any value."""
+    """The message, or any other value that was sent."""
     reason: str
-    """Why nobody deals with it, in words."""
+    """Reason as a text."""
     error: Exception | None = None
-    """What it failed with, the last time."""
+    """Exception of the last attempt; None if there was no attempt."""
     at: float = attrs.field(factory=time.time, eq=False, kw_only=True)
-    """Unix time in seconds."""
+    """Time of the failure as Unix time in seconds."""
     priority: Priority = attrs.field(default=Priority.NORMAL, eq=False, kw_only=True)
-    """The level that it was sent with, and is sent again with."""
+    """Priority of the message, also when it is sent again."""
     owner: Any = attrs.field(default=None, eq=False, kw_only=True)
-    """The owner of the session that an agent's message was sent to; None if that ends with its only message."""
+    """Owner of the session, for a message to an agent. None if the session ends with this message."""
 
 
 class DeadLetters:
@@ -44,8 +44,8 @@ class DeadLetters:
     def __init__(self, capacity: int = DEAD_LETTERS) -> None:
         self.capacity = capacity
         self._letters: dict[int, DeadLetter] = {}
-        """By identity: two letters may be equal, and each is sent again on its own."""
-        self._leaving: set[int] = set()
+        """Letters by `id()`, since two letters can be equal."""
+        self._being_sent: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<DeadLetters: {len(self)} of at most {self.capacity}>"
@@ -57,27 +57,27 @@ class DeadLetters:
         return iter(tuple(self._letters.values()))
 
     def add(self, letter: DeadLetter) -> None:
-        """Keep a letter; beyond the capacity the oldest is dropped."""
+        """Add a letter. Drop the oldest one if the list is full."""
         self._letters[id(letter)] = letter
         if len(self._letters) > self.capacity:
             del self._letters[next(iter(self._letters))]
 
     @contextmanager
-    def leaving(self, letter: DeadLetter) -> Iterator[None]:
-        """Remove a letter at the end of the block that sends it again; an exception leaves it in its place.
+    def resend(self, letter: DeadLetter) -> Iterator[None]:
+        """Context manager around sending a letter again: remove the letter after success, keep it after an exception.
 
         Raises:
-            DeadLetterGone: it is not in the list, or is being sent by another task.
+            DeadLetterGone: The letter is not in the list, or another task is sending it.
         """
         key = id(letter)
         if self._letters.get(key) is not letter:
             raise DeadLetterGone(letter.actor, "it was sent already, or newer ones took its place")
-        if key in self._leaving:
+        if key in self._being_sent:
             raise DeadLetterGone(letter.actor, "another task is sending it")
-        self._leaving.add(key)
+        self._being_sent.add(key)
         try:
             yield
             if self._letters.get(key) is letter:
                 del self._letters[key]
         finally:
-            self._leaving.discard(key)
+            self._being_sent.discard(key)

@@ -1,4 +1,4 @@
-"""The event loop that something belongs to, and a clear error for calls from anywhere else."""
+"""Check that a call comes from the trio event loop that the object belongs to."""
 
 import sys
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from actgent.errors import OutsideTrio
 call_from_outside: ContextVar[Callable[[Callable[[], Any]], Any] | None] = ContextVar(
     "actgent_call_from_outside", default=None
 )
-"""Calls a function in the event loop of what reads it, for a thread that waits meanwhile; None where no portal does."""
+"""Function that runs a callable in the event loop while the calling thread blocks. A portal sets it; None without a portal."""
 
 
 def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
-    """Refuse a call from outside of trio, or of the one event loop that it is for.
+    """Raise if the caller runs outside trio, or in another event loop than `loop`.
 
     Raises:
-        OutsideTrio: nothing was done.
+        OutsideTrio: The caller is not in that event loop.
     """
     try:
         here = trio.lowlevel.current_trio_token()
@@ -33,7 +33,7 @@ def check_loop(what: str, loop: trio.lowlevel.TrioToken | None = None) -> None:
 
 def is_asyncio_running() -> bool:
     """Return True if an asyncio event loop runs in this thread."""
-    asyncio = sys.modules.get("asyncio")  # where nobody has imported it, it does not run
+    asyncio = sys.modules.get("asyncio")  # a module that is not imported cannot have a running loop
     try:
         return asyncio is not None and asyncio.get_running_loop() is not None
     except RuntimeError:

@@ -1,11 +1,11 @@
-"""Python's garbage collector, set for many live sessions.
+"""Thresholds of Python's garbage collector for processes with many live sessions.
 
-With the default thresholds the collector runs after every 700 new objects and scans everything that
-lives again and again, although the sessions of a service stay alive: with 10,000 of them that is half
-of the time. While a runtime is open it runs less often; reference counting frees almost everything anyway.
+With the default thresholds the collector runs after every 700 new objects and scans all live objects again. With 10,000 live
+sessions that takes half of the CPU time. While a runtime is open, the collector runs less often. Reference counting frees
+almost all objects without it.
 
-What it does not free are cycles, such as a session whose handlers know it, and what an exception's traceback knows. Of those
-that have lived for a while before they ended, the older generations bound how many there are.
+Reference cycles need the collector: sessions whose handlers refer to them, and exceptions with tracebacks. The thresholds of
+the older generations bound how many of these pile up.
 """
 
 import gc
@@ -14,9 +14,9 @@ from contextlib import contextmanager
 
 PYTHON_DEFAULT = 700
 THRESHOLDS = (50_000, 5, 5)
-"""New objects before a run of the youngest generation, and runs before one of the next.
+"""New objects per collection of generation 0, then collections per collection of generations 1 and 2.
 
-With 50 runs instead of 5, cycles of 50,000 ended sessions came together in a node, 100 MB, and a run stopped it for 0.4 s.
+With 50 instead of 5, the cycles of 50,000 ended sessions piled up in a node (100 MB), and one collection took 0.4 s.
 """
 
 _open = 0
@@ -25,8 +25,8 @@ _former = gc.get_threshold()
 
 @contextmanager
 def tuned_gc() -> Iterator[None]:
-    """Run the collector less often in this block. Thresholds that someone else has set stay as they are."""
-    global _open, _former  # noqa: PLW0603 - the collector is one for the whole process
+    """Raise the thresholds inside this block. Thresholds that the program has changed stay unchanged."""
+    global _open, _former  # noqa: PLW0603 - the process has one collector
     if _open == 0:
         _former = gc.get_threshold()
         if _former[0] == PYTHON_DEFAULT:

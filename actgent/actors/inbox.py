@@ -1,41 +1,40 @@
-"""The priority inbox: who is next, decided without a task of its own.
+"""`PriorityInbox`: the order in which an agent or actor processes its messages.
 
-Theory. Each session has a *line* of waiting messages, a heap by key. The key of a message is
-static: its arrival time plus its level times `age_step`, so an older message of a lower level
-overtakes a younger one of a higher level in time and nothing starves, without ever touching a
-queued message again. URGENT is minus infinity. Messages that are put `first` go in their session before all others but
-URGENT; among the sessions they count as what they are.
+Each session has a *queue* of waiting messages, a heap sorted by key. The key of a message is its arrival time plus
+`age_step` times its level. The key never changes, so an older message of a low level overtakes a younger one of a high level,
+and no message starves. URGENT has the key minus infinity. A message enqueued with `first=True` is the next one of its session
+after URGENT ones; between sessions it keeps its normal key.
 
-A line is *listed* by its first message, as long as nothing of its session is out. Taking a message claims its line;
-follow-ups of the claimed turn go into a place of their own, and `release` lists the line again. The listings of one
-owner go by key, whatever others do; those of several take turns inside a level, see `actgent/support/rotation.py`. Who an owner is
-says `owner_of(session_id)`; where nothing is said, all sessions have the same one. Only where places are contended does
-any of this happen: `try_claim` goes round it.
+A session is *ready* if it has messages and no message of it is claimed. `Rotation` holds the ready sessions, each with the
+key of its first message; see `actgent/support/rotation.py`. Ready sessions of one owner are sorted by key. Different owners
+alternate within a level. `owner_of(session_id)` returns the owner; by default all sessions have the same owner. Taking a
+message *claims* its session: follow-up messages of the claimed turn wait in a separate queue, and `release` makes the session
+ready again. `try_claim` skips all of this if no other message waits.
 
-At most `concurrency` sessions are out side by side, and URGENT messages bring at most `urgent_concurrency` more. Their turns
-take no place from other owners, for whom there are `concurrency` places beside them. URGENT goes first; but where others
-had to wait for it, or found all places taken by it, the inbox is *flooded*: then at most two URGENT turns begin until
-another one does, as long as others wait, or are out and all places are taken. So whoever marks everything URGENT leaves at
-least a fifth of the turns to others who want them, a third if those always wait. It is over when nothing URGENT is left. A
-session whose URGENT messages never end gives its place back between two of them where others need it.
+At most `concurrency` sessions are claimed at a time, plus at most `urgent_concurrency` with URGENT messages. URGENT turns use
+no slot of other owners, which keep `concurrency` slots. URGENT messages go first. If other messages had to wait for URGENT
+turns, or URGENT turns filled all slots, the inbox is *flooded*. Then at most two URGENT turns start between two other turns,
+while other messages wait, or run with all slots in use. So an owner that marks every message URGENT leaves at least a fifth of
+the turns to others, and a third if the others always have messages. The flooded state ends when no URGENT message is left. A
+session with an endless series of URGENT messages releases its slot between two of them if others need it.
 
-A place can be reserved before its message is put, e.g. while a journal writes that: it counts as taken, and keeps the
-message's turn in the line.
+A place in the queue can be reserved before its message is enqueued, for example while the journal writes the message. A
+reserved place counts as taken and keeps the position of the message.
 
-Each session with anything waiting or out has a line, which is in one of four states; the fifth is to have none:
+A session with waiting or claimed messages has a queue object in one of four states:
 
-    state     its turn                       a place  claim  lend  reclaim  park    unpark  release
-    WAITING   has not begun                  no       OUT    -     -        PARKED  OUT     -
-    OUT       runs                           yes      OUT    LENT  OUT      PARKED  OUT     WAITING
-    LENT      waits for another turn         no       OUT    LENT  OUT      PARKED  OUT     WAITING
-    PARKED    waits for something outside    no       OUT    -     -        PARKED  OUT     WAITING
-    held      the same, and no mail waits: a name in a set, no line
+    state    meaning                        slot  claim    lend  reclaim  park    unpark   release
+    WAITING  no turn runs                   no    CLAIMED  -     -        PARKED  CLAIMED  -
+    CLAIMED  a turn runs                    yes   CLAIMED  LENT  CLAIMED  PARKED  CLAIMED  WAITING
+    LENT     the turn waits for another     no    CLAIMED  LENT  CLAIMED  PARKED  CLAIMED  WAITING
+    PARKED   the turn waits for an outside  no    CLAIMED  -     -        PARKED  CLAIMED  WAITING
+             event
 
-"A place" is one of the `concurrency` ones. Only a WAITING line is listed; `-` changes nothing, or is refused with
-`UsageError` because nothing is out. Mail of a held session makes a PARKED line, and a PARKED line that loses its mail goes.
-PARKED lines keep nobody waiting for the inbox to be idle.
+"Slot" is one of the `concurrency` slots. Only a WAITING session is ready. A `-` has no effect, or raises `UsageError` because
+no message of the session is claimed. A parked session without messages has no queue object, only its id in a set. PARKED
+sessions do not count for `wait_idle`.
 
-A sender that finds no room waits at a gate, see `actgent/actors/gate.py`.
+Senders that find no room wait in `WaitingSenders`, see `actgent/actors/backpressure.py`.
 """
 
 import enum
@@ -56,110 +55,131 @@ from actgent.messages import Priority
 from actgent.support.quick_init import maker
 from actgent.support.rotation import Rotation, Ticket
 
-from .gate import LEVELS, NO_BOUND, URGENT_BYTES, Bound, Gates, M, Mail, NoBound, Place, WaitingSender
+from .backpressure import (
+    LEVELS,
+    UNBOUNDED,
+    URGENT_BYTES,
+    Bound,
+    InboxItem,
+    M,
+    Place,
+    Unbounded,
+    WaitingSender,
+    WaitingSenders,
+)
 
-__all__ = ["DEFAULT_WAIT", "InboxStatistics", "Mail", "Place", "PriorityInbox"]
+__all__ = ["DEFAULT_WAIT", "InboxItem", "InboxStatistics", "Place", "PriorityInbox"]
 
 T = TypeVar("T")
 _FIRST = -1e300
-"""The place of messages that go before all but URGENT."""
+"""Sort position of messages that precede all others except URGENT ones."""
 _URGENT = Priority.URGENT
-"""The member itself: to read it from its class takes as long as all else in a comparison."""
-_OTHERS = _URGENT + 1
-"""The first level that is not URGENT."""
-_URGENT_RUN = 2
-"""URGENT turns in a flooded inbox between two others."""
+"""The enum member as a global: reading it from its class takes as long as the rest of a comparison."""
+_FIRST_NORMAL_LEVEL = _URGENT + 1
+"""The highest level below URGENT."""
+_MAX_URGENT_RUN = 2
+"""Maximum number of consecutive URGENT turns in a flooded inbox."""
 DEFAULT_WAIT = 30.0
-"""Seconds that `put` waits where the message has no deadline of its own."""
+"""Seconds that `put` waits for room if the message has no deadline."""
 DEFAULT_BYTES = 100_000_000
-"""Bytes of all messages that wait in one inbox."""
+"""Default maximum of the bytes of all waiting messages of an inbox."""
 DEFAULT_MESSAGE_BYTES = 25_000_000
-"""Bytes of one message."""
+"""Default maximum of the bytes of one message."""
 
 
 class _State(enum.Enum):
-    """The state of a line; see the table."""
+    """State of a session queue; see the table in the module docstring."""
 
     WAITING = enum.auto()
-    OUT = enum.auto()
+    CLAIMED = enum.auto()
     LENT = enum.auto()
     PARKED = enum.auto()
 
 
-_WAITING, _OUT, _LENT, _PARKED = _State
+_WAITING, _CLAIMED, _LENT, _PARKED = _State
 
 
 @attrs.define(eq=False)
-class _Line(Generic[M]):
-    """What waits for one session. It exists only while something waits or is out."""
+class _SessionQueue(Generic[M]):
+    """The waiting messages of one session. It exists only while messages wait or are claimed."""
 
     session_id: str
     state: _State = _WAITING
     waiting: list[Place[M]] = attrs.field(factory=list)
     urgent: int = 0
-    """URGENT messages that wait, or have a place reserved."""
+    """Number of waiting URGENT messages, reserved places included."""
     places: int = 0
-    """Other messages that wait or have a place reserved, here or with their sender at the inbox's gate."""
+    """Number of other waiting messages, reserved places and senders that wait for the whole inbox included."""
     followups: deque[M] | None = None
     is_urgent: bool = False
-    """True if the message that is out is URGENT."""
+    """True if the claimed message is URGENT."""
     owner: str | None = None
-    """Once it was asked for."""
-    listing: "Ticket[_Line[M]] | None" = None
+    """Cached owner of the session; None until it is needed."""
+    listing: "Ticket[_SessionQueue[M]] | None" = None
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, and nothing is out that others wait for."""
-        return not (self.places or self.urgent or self.state is _OUT or self.state is _LENT)
+        """True if no message waits and no turn runs. A parked turn does not count."""
+        return not (self.places or self.urgent or self.state is _CLAIMED or self.state is _LENT)
 
 
-_make_line = maker(_Line)
+_make_queue = maker(_SessionQueue)
 
 
 @attrs.define(eq=False)
 class _Urgency:
-    """The URGENT turns, and what others have to bear of them."""
+    """Counters of URGENT messages and turns."""
 
     waiting: int = 0
-    """URGENT messages that wait, or have a place reserved."""
+    """Number of waiting URGENT messages, reserved places included."""
     bytes: int = 0
     """Bytes of these messages."""
     out: int = 0
-    """Lines that an URGENT message is out of, without those that are lent."""
+    """Number of claimed sessions with an URGENT message, lent ones excluded."""
     out_of: dict[str, int] = attrs.field(factory=dict)
-    """The same by owners."""
+    """The same number by owner."""
     run: int = 0
-    """URGENT turns since the last other one."""
+    """Number of URGENT turns since the last other turn."""
     is_flooded: bool = False
-    """True if others had to wait for URGENT turns."""
+    """True if other messages had to wait for URGENT turns."""
 
 
 @attrs.frozen(kw_only=True)
 class InboxStatistics:
-    """A snapshot of an inbox, for people and tests."""
+    """Counters of an inbox at one moment."""
 
     waiting: int
-    """Messages that wait, URGENT ones and follow-ups not counted."""
+    """Number of waiting messages, URGENT messages and follow-ups excluded."""
     urgent: int
+    """Number of waiting URGENT messages."""
     claimed: int
-    """Sessions with a message out."""
+    """Number of sessions with a claimed message."""
     bytes: int
-    """Bytes of the messages that wait, URGENT ones included."""
+    """Bytes of the waiting messages, URGENT messages included."""
     senders: int
-    """Tasks that wait for room."""
+    """Number of tasks that wait for room."""
     sessions: int
-    """Sessions with anything waiting or out."""
+    """Number of sessions with waiting or claimed messages."""
 
 
 class PriorityInbox(Generic[M]):
-    """A bounded inbox that hands out one message of a session at a time.
+    """A bounded inbox that dispatches one message of a session at a time.
 
-    `capacity` bounds the waiting messages, `session_capacity` those of one session,
-    `urgent_capacity` the URGENT ones of one session, which count for nothing else. `capacity_bytes` bounds the bytes of the
-    waiting messages, and once more those of the URGENT ones; `message_bytes` bounds one message. `size_of` returns the bytes
-    of a message; without it none has any. At most
-    `concurrency` sessions are out side by side, and `urgent_concurrency` more by URGENT messages. `owner_of` tells by its
-    id for whom a session works; owners take turns.
+    Args:
+        name: Name in error messages.
+        capacity: Maximum number of waiting messages, URGENT messages excluded.
+        session_capacity: Maximum number of waiting messages of one session, URGENT messages excluded.
+        urgent_capacity: Maximum number of waiting URGENT messages of one session.
+        capacity_bytes: Maximum bytes of waiting messages; the same maximum applies separately to URGENT messages.
+        message_bytes: Maximum bytes of one message.
+        size_of: Returns the bytes of a message. None disables the byte bounds.
+        concurrency: Maximum number of sessions that are claimed at a time.
+        urgent_concurrency: Number of additional sessions that URGENT messages may claim.
+        age_step: Seconds of arrival time that one priority level is worth.
+        owner_of: Returns the owner of a session id. Different owners alternate.
+
+    Raises:
+        ConfigurationError: A bound is below 1, or `age_step` is negative.
     """
 
     def __init__(
@@ -188,7 +208,7 @@ class PriorityInbox(Generic[M]):
         )
         if min(bounds) < 1 or not age_step >= 0:
             raise ConfigurationError(
-                f"inbox {name!r}: its bounds are at least 1, and its age_step at least 0"
+                f"inbox {name!r}: each bound must be at least 1, and age_step at least 0"
             )
         self.name = name
         self.capacity = capacity
@@ -202,33 +222,33 @@ class PriorityInbox(Generic[M]):
         self.owner_of = owner_of
         self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
         self._serial = itertools.count()
-        """Counts arrivals, and the turns that owners had to wait for."""
-        self._lines: dict[str, _Line[M]] = {}
+        """Serial numbers of arrivals and of owners' turns."""
+        self._queues: dict[str, _SessionQueue[M]] = {}
         self._held: set[str] = set()
-        """Sessions that are parked; without mail they have no line."""
+        """Ids of parked sessions."""
         self._parked = 0
-        """Lines of theirs."""
-        self._ready: Rotation[_Line[M]] = Rotation(LEVELS)
+        """Number of queues in the state PARKED."""
+        self._ready: Rotation[_SessionQueue[M]] = Rotation(LEVELS)
         self._waiting = 0
         self._reserved = 0
-        """How many of the waiting are places without their message."""
+        """Number of reserved places among the waiting messages."""
         self._bytes = 0
-        """Bytes of the waiting messages and reserved places that are not URGENT."""
+        """Bytes of waiting messages and reserved places, URGENT ones excluded."""
         self._claimed = 0
-        """Lines that are out, without those that are lent."""
+        """Number of claimed sessions, lent ones excluded."""
         self._urgency = _Urgency()
         self._getters: dict[trio.lowlevel.Task, None] = {}
-        """Tasks that wait for a message."""
+        """Tasks that wait for a message in `get`, in arrival order."""
         self._idlers = trio.lowlevel.ParkingLot()
-        self._gates: Gates[M] = Gates(self)
+        self._senders: WaitingSenders[M] = WaitingSenders(self)
 
     def __len__(self) -> int:
-        """The messages that wait, without the places that are reserved."""
+        """Return the number of waiting messages, reserved places excluded."""
         return self._waiting + self._urgency.waiting - self._reserved
 
     @property
     def owners(self) -> Collection[Hashable]:
-        """The owners for whom something waits that may go out."""
+        """Owners with a ready session."""
         return self._ready.owners
 
     def __repr__(self) -> str:
@@ -236,48 +256,50 @@ class PriorityInbox(Generic[M]):
         return f"<PriorityInbox {shown(self.name)}, {waiting}, {self._urgency.waiting:,} urgent, {self._claimed:,} claimed>"
 
     def statistics(self) -> InboxStatistics:
+        """Return the current counters."""
         return InboxStatistics(
             waiting=self._waiting,
             urgent=self._urgency.waiting,
             claimed=self._claimed,
             bytes=self._bytes + self._urgency.bytes,
-            senders=len(self._gates),
-            sessions=len(self._lines),
+            senders=len(self._senders),
+            sessions=len(self._queues),
         )
 
     # --- in ------------------------------------------------------------------------------
 
     def put_nowait(self, message: M, now: float | None = None, *, first: bool = False) -> None:
-        """Take a message that arrived at `now`, in seconds of the clock that all senders use.
+        """Enqueue a message without waiting.
 
-        None is `trio.current_time()`, which `put` uses, too. `first` lets it go before all but URGENT ones.
+        `now` is the arrival time in seconds; None uses `trio.current_time()`, as `put` does. `first=True` puts the message
+        before all other messages of its session except URGENT ones.
 
         Raises:
-            InboxFull: a bound is reached.
+            InboxFull: A bound is reached.
         """
         if not self.try_put(message, now=trio.current_time() if now is None else now, first=first):
             raise self.refusal(message)
 
     def waiting(self, session_id: str) -> list[M]:
-        """The messages of a session that wait, in no order."""
-        line = self._lines.get(session_id)
-        return [] if line is None else [entry[2] for entry in line.waiting]
+        """Return the waiting messages of a session, unordered."""
+        queue = self._queues.get(session_id)
+        return [] if queue is None else [entry[2] for entry in queue.waiting]
 
     def is_full(self, message: M) -> bool:
-        """True if a message would have to wait for room."""
-        return self.reached(message) is not NO_BOUND
+        """True if there is no room for a message now."""
+        return self.reached_bound(message) is not UNBOUNDED
 
     def check_room(self, message: M) -> None:
-        """See that a message could be put now.
+        """Raise if there is no room for a message now.
 
         Raises:
-            InboxFull: a bound is reached.
+            InboxFull: A bound is reached.
         """
         if self.is_full(message):
             raise self.refusal(message)
 
     def check_size(self, message: M) -> None:
-        """Refuse a message that is too large for this inbox, whatever waits in it.
+        """Raise if a message is too large for this inbox, even an empty one.
 
         Raises:
             MessageTooLarge: The message has more than `message_bytes` bytes.
@@ -287,60 +309,60 @@ class PriorityInbox(Generic[M]):
             raise MessageTooLarge(self.name, size, self.message_bytes)
 
     def refusal(self, message: M) -> InboxFull:
-        """The error for a sender whose message found no room."""
-        bound = self.reached(message)
-        return self._full((message.session_id, False) if bound is NO_BOUND else bound)
+        """Return the `InboxFull` error that names the reached bound."""
+        bound = self.reached_bound(message)
+        return self._full((message.session_id, False) if bound is UNBOUNDED else bound)
 
     def try_put(self, message: M, *, now: float, first: bool = False) -> bool:
-        """Take a message if there is room; straight to a task that waits for one, if nothing goes before it."""
+        """Enqueue a message and return True if there is room. If a task waits in `get`, pass the message to it directly."""
         if self._getters and self.try_claim(message):
             self._wake_getter(message)
             return True
-        if self.reached(message) is not NO_BOUND:
+        if self.reached_bound(message) is not UNBOUNDED:
             return False
         self._insert(self._stamp(message, now, first=first))
         return True
 
     def try_claim(self, message: M) -> bool:
-        """Claim the session of a message that could go out as soon as it was put; False where something goes before it.
+        """Claim the session of a message without enqueuing it; return False if another message precedes it.
 
-        The same as `try_put` and then `poll`, without the way through the queue.
+        The effect is that of `try_put` followed by `poll`.
         """
         session_id = message.session_id
         if (
             self._ready.owners
-            or self._gates.queues
-            or session_id in self._lines
+            or self._senders.queues
+            or session_id in self._queues
             or session_id in self._held
             or self._claimed >= self.concurrency
             or self._waiting >= self.capacity
         ):
             return False
         is_urgent = message.priority == _URGENT
-        self._lines[session_id] = _make_line(session_id, _OUT, is_urgent=is_urgent)
+        self._queues[session_id] = _make_queue(session_id, _CLAIMED, is_urgent=is_urgent)
         self._claimed += 1
         if is_urgent:
-            self._count_urgent(self._lines[session_id], 1)
+            self._change_urgent(self._queues[session_id], 1)
         return True
 
     def try_reserve(self, message: M, *, first: bool = False) -> Place[M] | None:
-        """Reserve a place for a message that is to be put later, if there is room."""
-        if self.reached(message) is not NO_BOUND:
+        """Reserve a place for a message that `fill` enqueues later; return None if there is no room."""
+        if self.reached_bound(message) is not UNBOUNDED:
             return None
         return self.reserve_beyond(message, first=first)
 
     def reserve_beyond(self, message: M, *, first: bool = False) -> Place[M]:
-        """The same for a message that has room whatever the bounds."""
+        """Reserve a place for a message without checking the bounds."""
         place = self._stamp(message, trio.current_time(), first=first)
         self._count(place)
         self._reserved += 1
         return place
 
     async def reserve(self, message: M, *, first: bool = False) -> Place[M]:
-        """The same, waiting for room until the message's deadline. Cancelled, it leaves nothing behind.
+        """Reserve a place, waiting for room until the deadline of the message. A cancelled call reserves nothing.
 
         Raises:
-            InboxFull: there was no room until the deadline.
+            InboxFull: The inbox stayed full until the deadline.
         """
         place = self.try_reserve(message, first=first)
         if place is None:
@@ -348,53 +370,53 @@ class PriorityInbox(Generic[M]):
         return place
 
     def fill(self, place: Place[M]) -> None:
-        """Put the message for which a place was reserved."""
+        """Enqueue the message of a reserved place."""
         self._reserved -= 1
-        self._push(self._lines[place[2].session_id], place)
+        self._push(self._queues[place[2].session_id], place)
 
     def claim_place(self, place: Place[M]) -> bool:
-        """Have a message go out straight from its place, as by `fill` and then `poll`; False if something goes before it."""
-        line = self._lines[place[2].session_id]
+        """Claim the session of a reserved place; return False if another message precedes it. Same effect as `fill` and `poll`."""
+        queue = self._queues[place[2].session_id]
         if (
             self._ready.owners
-            or line.waiting
-            or line.state is not _WAITING
+            or queue.waiting
+            or queue.state is not _WAITING
             or self._claimed >= self.concurrency
         ):
             return False
         self._reserved -= 1
         self._claimed += 1
-        line.state = _OUT
+        queue.state = _CLAIMED
         if place[2].priority == _URGENT:
-            line.is_urgent = True
-            self._count_urgent(line, 1)
-        self._free(line, place[2])
+            queue.is_urgent = True
+            self._change_urgent(queue, 1)
+        self._free(queue, place[2])
         return True
 
     def give_back(self, place: Place[M]) -> None:
-        """The message of a reserved place does not come."""
-        line = self._lines[place[2].session_id]
+        """Cancel the reservation of a place."""
+        queue = self._queues[place[2].session_id]
         self._reserved -= 1
-        self._free(line, place[2])
-        self._forget_if_empty(line)
+        self._free(queue, place[2])
+        self._forget_if_empty(queue)
 
     def take_out(self, place: Place[M]) -> None:
-        """The message of a place that was filled is not to go out any more."""
-        line = self._lines[place[2].session_id]
-        line.waiting.remove(place)
-        heapq.heapify(line.waiting)
-        if line.listing is not None and line.waiting:
-            self._list(line)
+        """Remove a waiting message by its place."""
+        queue = self._queues[place[2].session_id]
+        queue.waiting.remove(place)
+        heapq.heapify(queue.waiting)
+        if queue.listing is not None and queue.waiting:
+            self._list(queue)
         else:
-            self._unlist(line)
-        self._free(line, place[2])
-        self._forget_if_empty(line)
+            self._unlist(queue)
+        self._free(queue, place[2])
+        self._forget_if_empty(queue)
 
     async def put(self, message: M, *, first: bool = False) -> None:
-        """Take a message, waiting for room until its deadline. Cancelled, it leaves nothing behind.
+        """Enqueue a message, waiting for room until the deadline of the message. A cancelled call enqueues nothing.
 
         Raises:
-            InboxFull: there was no room until the deadline.
+            InboxFull: The inbox stayed full until the deadline.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.try_put(message, now=trio.current_time(), first=first):
@@ -409,63 +431,63 @@ class PriorityInbox(Generic[M]):
         return place
 
     def claim(self, session_id: str) -> None:
-        """A turn of this session goes on that began before a restart; its first message is not here any more."""
-        self._go_out(self._line(session_id))
+        """Claim a session without taking a message, to resume a turn that began before a restart."""
+        self._claim_queue(self._queue_of(session_id))
 
-    def _go_out(self, line: _Line[M]) -> None:
-        """Let the turn of a line run, whatever the places."""
-        self._unlist(line)
-        if line.state is _PARKED:
+    def _claim_queue(self, queue: _SessionQueue[M]) -> None:
+        """Set a session queue to CLAIMED, even if all slots are in use."""
+        self._unlist(queue)
+        if queue.state is _PARKED:
             self._parked -= 1
-            self._held.discard(line.session_id)
-        if line.state is not _OUT:
-            line.state = _OUT
-            self._count_place(line, 1)
+            self._held.discard(queue.session_id)
+        if queue.state is not _CLAIMED:
+            queue.state = _CLAIMED
+            self._change_claimed(queue, 1)
 
     def put_followup(self, message: M) -> None:
-        """Take a message of the turn that is out: it goes before all other mail of its session, except URGENT.
+        """Enqueue a follow-up message of the claimed turn. It precedes all other messages of its session except URGENT ones.
 
-        Its place was reserved when the session was claimed, so it is never refused.
+        Follow-ups count for no bound.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._claimed_line(message.session_id)
-        if line.followups is None:
-            line.followups = deque()
-        line.followups.append(message)
+        queue = self._claimed_queue(message.session_id)
+        if queue.followups is None:
+            queue.followups = deque()
+        queue.followups.append(message)
 
-    def reached(self, message: M) -> "Bound | NoBound":
-        """The bound that keeps a message out."""
-        line = self._lines.get(message.session_id)
+    def reached_bound(self, message: M) -> "Bound | Unbounded":
+        """Return the bound that keeps a message out, or `UNBOUNDED` if there is room."""
+        queue = self._queues.get(message.session_id)
         if message.priority == _URGENT:
-            if line is not None and line.urgent >= self.urgent_capacity:
+            if queue is not None and queue.urgent >= self.urgent_capacity:
                 return (message.session_id, True)
             if self._urgency.bytes and self._lacks_bytes(message, self._urgency.bytes):
                 return URGENT_BYTES
-        elif line is not None and line.places >= self.session_capacity:
+        elif queue is not None and queue.places >= self.session_capacity:
             return (message.session_id, False)
         elif self._waiting >= self.capacity or (self._bytes and self._lacks_bytes(message, self._bytes)):
             return None
-        return NO_BOUND
+        return UNBOUNDED
 
     def _lacks_bytes(self, message: M, waiting: int) -> bool:
-        """True if a message has no room beside so many waiting bytes; a message alone always has room."""
+        """True if a message exceeds the byte bound together with `waiting` bytes. A single message always has room."""
         if not waiting or self._size_of is None:
             return False
         return waiting + self._size_of(message) > self.capacity_bytes
 
-    def keeps_out(self, sender: WaitingSender[M]) -> bool:
-        """True if there is still no room at the gate where a sender waits."""
-        message, gate = sender.place[2], sender.gate
-        if gate is None:
+    def is_kept_out(self, sender: WaitingSender[M]) -> bool:
+        """True if the bound that a sender waits for is still reached."""
+        message, bound = sender.place[2], sender.bound
+        if bound is None:
             return self._waiting >= self.capacity or self._lacks_bytes(message, self._bytes)
-        if gate == URGENT_BYTES:
+        if bound == URGENT_BYTES:
             return self._lacks_bytes(message, self._urgency.bytes)
-        line = self._lines.get(message.session_id)
-        if line is None:
+        queue = self._queues.get(message.session_id)
+        if queue is None:
             return False
-        return line.urgent >= self.urgent_capacity if gate[1] else line.places >= self.session_capacity
+        return queue.urgent >= self.urgent_capacity if bound[1] else queue.places >= self.session_capacity
 
     def _full(self, bound: Bound) -> InboxFull:
         if bound is None and self._waiting >= self.capacity:
@@ -487,114 +509,118 @@ class PriorityInbox(Generic[M]):
     def _insert(self, entry: Place[M]) -> None:
         self._push(self._count(entry), entry)
 
-    def _count(self, entry: Place[M]) -> _Line[M]:
-        """Take a place in the line of its session."""
-        line = self._line(entry[2].session_id)
+    def _count(self, entry: Place[M]) -> _SessionQueue[M]:
+        """Count a place in the queue of its session and return the queue."""
+        queue = self._queue_of(entry[2].session_id)
         if entry[0] == -math.inf:
-            line.urgent += 1
+            queue.urgent += 1
             self._urgency.waiting += 1
             if self._size_of is not None:
                 self._urgency.bytes += self._size_of(entry[2])
         else:
-            line.places += 1
+            queue.places += 1
             self._waiting += 1
             if self._size_of is not None:
                 self._bytes += self._size_of(entry[2])
-        return line
+        return queue
 
-    def _push(self, line: _Line[M], entry: Place[M]) -> None:
-        heapq.heappush(line.waiting, entry)
-        if line.waiting[0] is entry and line.state is _WAITING:
-            self._list(line)
+    def _push(self, queue: _SessionQueue[M], entry: Place[M]) -> None:
+        heapq.heappush(queue.waiting, entry)
+        if queue.waiting[0] is entry and queue.state is _WAITING:
+            self._list(queue)
 
-    def _line(self, session_id: str) -> _Line[M]:
-        line = self._lines.get(session_id)
-        if line is None:
-            line = self._lines[session_id] = _make_line(session_id)
+    def _queue_of(self, session_id: str) -> _SessionQueue[M]:
+        queue = self._queues.get(session_id)
+        if queue is None:
+            queue = self._queues[session_id] = _make_queue(session_id)
             if session_id in self._held:
-                self._hold(line)
-        return line
+                self._hold(queue)
+        return queue
 
-    def _hold(self, line: _Line[M]) -> None:
-        self._unlist(line)
-        line.state = _PARKED
-        line.is_urgent = False
-        line.followups = None
+    def _hold(self, queue: _SessionQueue[M]) -> None:
+        self._unlist(queue)
+        queue.state = _PARKED
+        queue.is_urgent = False
+        queue.followups = None
         self._parked += 1
 
-    def _list(self, line: _Line[M]) -> None:
-        """Let a line stand for its first message among those that may go out."""
-        before = line.listing
-        line.listing = self._add(self._ready, line, line.waiting[0], line)
-        if before is not None:  # after that, so that its owner keeps its place
+    def _list(self, queue: _SessionQueue[M]) -> None:
+        """Add a session to the ready sessions, with the key of its first message."""
+        before = queue.listing
+        queue.listing = self._add(self._ready, queue, queue.waiting[0], queue)
+        if before is not None:  # remove it afterwards, so that its owner keeps its turn
             self._ready.remove(before)
         if self._getters:
             self._wake_getter(None)
 
-    def _add(self, queue: Rotation[T], item: T, place: Place[M], line: _Line[M]) -> Ticket[T]:
-        """Have something wait in a queue of owners, by the key of a message."""
+    def _add(self, rotation: Rotation[T], item: T, place: Place[M], queue: _SessionQueue[M]) -> Ticket[T]:
+        """Add an item to a rotation of owners, sorted by the key of a message."""
         _, serial, message, key = place
-        owner, turn = self._owner(line), next(self._serial)
-        return queue.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
+        owner, turn = self._owner(queue), next(self._serial)
+        return rotation.add(item, owner=owner, level=message.priority, key=key, serial=serial, turn=turn)
 
-    def _unlist(self, line: _Line[M]) -> None:
-        if line.listing is not None:
-            self._ready.remove(line.listing)
-            line.listing = None
+    def _unlist(self, queue: _SessionQueue[M]) -> None:
+        if queue.listing is not None:
+            self._ready.remove(queue.listing)
+            queue.listing = None
 
-    def _owner(self, line: _Line[M]) -> str:
-        if line.owner is None:
-            line.owner = self.owner_of(line.session_id)
-        return line.owner
+    def _owner(self, queue: _SessionQueue[M]) -> str:
+        if queue.owner is None:
+            queue.owner = self.owner_of(queue.session_id)
+        return queue.owner
 
     # --- waiting for room ----------------------------------------------------------------
 
     async def _put_when_room(self, message: M, *, first: bool, reserves: bool = False) -> Place[M]:
         place = self._stamp(message, trio.current_time(), first=first)
         sender = WaitingSender(place, trio.lowlevel.current_task(), reserves)
-        if not await self._gates.wait(sender, DEFAULT_WAIT if message.deadline is None else message.deadline):
-            raise self._full(sender.gate)
+        if not await self._senders.wait(
+            sender, DEFAULT_WAIT if message.deadline is None else message.deadline
+        ):
+            raise self._full(sender.bound)
         return place
 
     def admit(self, sender: WaitingSender[M]) -> None:
-        """Take the message of a sender that waited, or its place."""
-        line = self._count(sender.place)
+        """Enqueue the message of a sender that waited, or reserve its place."""
+        queue = self._count(sender.place)
         if sender.reserves:
             self._reserved += 1
         else:
-            self._push(line, sender.place)
+            self._push(queue, sender.place)
 
-    def enter(self, queue: Rotation[WaitingSender[M]], sender: WaitingSender[M]) -> Ticket[WaitingSender[M]]:
-        """Have a sender wait at a gate; at the inbox's it keeps a place of its session."""
-        line = self._line(sender.place[2].session_id)
-        if sender.gate is None:
-            line.places += 1
-        elif sender.gate == URGENT_BYTES:
-            line.urgent += 1
-        return self._add(queue, sender, sender.place, line)
+    def enter(
+        self, rotation: Rotation[WaitingSender[M]], sender: WaitingSender[M]
+    ) -> Ticket[WaitingSender[M]]:
+        """Add a sender to the queue of its bound. A sender that waits for the whole inbox takes a slot of its session."""
+        queue = self._queue_of(sender.place[2].session_id)
+        if sender.bound is None:
+            queue.places += 1
+        elif sender.bound == URGENT_BYTES:
+            queue.urgent += 1
+        return self._add(rotation, sender, sender.place, queue)
 
     def leave(self, sender: WaitingSender[M]) -> None:
-        """Give the place back that a sender kept at the inbox's gate."""
-        if sender.gate is None:
-            self._lines[sender.place[2].session_id].places -= 1
-        elif sender.gate == URGENT_BYTES:
-            self._lines[sender.place[2].session_id].urgent -= 1
+        """Release the slot that a sender took in `enter`."""
+        if sender.bound is None:
+            self._queues[sender.place[2].session_id].places -= 1
+        elif sender.bound == URGENT_BYTES:
+            self._queues[sender.place[2].session_id].urgent -= 1
 
     def forget(self, sender: WaitingSender[M]) -> None:
-        """Drop the line of a sender that gave up, if it was the only one in it."""
-        self._forget_if_empty(self._lines[sender.place[2].session_id])
+        """Drop the session queue of a sender that gave up, if the queue is empty."""
+        self._forget_if_empty(self._queues[sender.place[2].session_id])
 
     def next_turn(self) -> int:
-        """A number for the turn that an owner has now."""
+        """Return the serial number of an owner's turn."""
         return next(self._serial)
 
     # --- out -----------------------------------------------------------------------------
 
     def get_nowait(self) -> M:
-        """Hand out the next message and claim its session until `release`.
+        """Return the next message and claim its session until `release`.
 
         Raises:
-            trio.WouldBlock: nothing may go out.
+            trio.WouldBlock: No message can be dispatched now.
         """
         message = self.poll()
         if message is None:
@@ -602,71 +628,73 @@ class PriorityInbox(Generic[M]):
         return message
 
     def poll(self) -> M | None:
-        """`get_nowait`, or None where nothing may go out."""
+        """Return the next message and claim its session until `release`; None if no message can be dispatched now."""
         listing = self._next() if self._ready.owners else None
         if listing is None:
             return None
-        line = listing.item
+        queue = listing.item
         self._ready.take(listing, next(self._serial))
-        line.listing = None
-        line.state = _OUT
-        line.is_urgent = listing.level == _URGENT
-        self._begin(line)
+        queue.listing = None
+        queue.state = _CLAIMED
+        queue.is_urgent = listing.level == _URGENT
+        self._begin(queue)
         self._claimed += 1
-        if line.is_urgent:
-            self._count_urgent(line, 1)
-        return self._pop(line)
+        if queue.is_urgent:
+            self._change_urgent(queue, 1)
+        return self._pop(queue)
 
-    def _next(self) -> "Ticket[_Line[M]] | None":
-        """Return the key whose turn it is, if there is a place for it."""
+    def _next(self) -> "Ticket[_SessionQueue[M]] | None":
+        """Return the ticket of the session that is next, or None if there is no slot for it."""
         if self._claimed >= self.concurrency + self.urgent_concurrency:
             return None
         listing = self._ready.first()
         if listing is not None and listing.level == _URGENT:
-            if not self._is_throttled(self._claimed, self._others):
+            if not self._is_throttled(self._claimed, self._claimed_normal):
                 return listing
-            listing = self._ready.first(_OTHERS)
+            listing = self._ready.first(_FIRST_NORMAL_LEVEL)
         if listing is None:
             return None
-        if not self._urgency.out:  # then all that is out counts
+        if not self._urgency.out:  # without URGENT turns all claimed sessions count
             return listing if self._claimed < self.concurrency else None
         is_alone = self._is_alone(self._owner(listing.item))
-        return listing if (self._claimed if is_alone else self._others) < self.concurrency else None
+        return listing if (self._claimed if is_alone else self._claimed_normal) < self.concurrency else None
 
     @property
-    def _others(self) -> int:
-        """Count the messages out that are not URGENT."""
+    def _claimed_normal(self) -> int:
+        """Number of claimed sessions without an URGENT message."""
         return self._claimed - self._urgency.out
 
     def _is_alone(self, owner: str) -> bool:
-        """Return True if all that waits, or all that is URGENT, belongs to this owner."""
+        """True if all ready sessions and all URGENT turns belong to this owner."""
         is_own = self._urgency.out_of.get(owner, 0) == self._urgency.out
         return is_own and not self._ready.waits_other(owner)
 
     def _is_throttled(self, claimed: int, others: int) -> bool:
-        """Return True if it is the turn of messages that are not URGENT, given how many are out."""
-        if not self._urgency.is_flooded or self._urgency.run < _URGENT_RUN:
+        """True if messages below URGENT are next. `claimed` and `others` are the claimed sessions, all and without URGENT ones."""
+        if not self._urgency.is_flooded or self._urgency.run < _MAX_URGENT_RUN:
             return False
         is_full = claimed >= self.concurrency
-        return (is_full and others > 0) or self._ready.first(_OTHERS) is not None
+        return (is_full and others > 0) or self._ready.first(_FIRST_NORMAL_LEVEL) is not None
 
-    def _begin(self, line: _Line[M]) -> None:
-        """A turn that was waited for begins."""
+    def _begin(self, queue: _SessionQueue[M]) -> None:
+        """Update the URGENT counters when a turn of a waiting message begins."""
         urgency = self._urgency
-        if not line.is_urgent:
+        if not queue.is_urgent:
             urgency.run = 0
             urgency.is_flooded = urgency.is_flooded or self._claimed >= self.concurrency
             return
         urgency.run += 1
-        urgency.is_flooded = urgency.is_flooded or self._ready.waits_other(self._owner(line), _OTHERS)
+        urgency.is_flooded = urgency.is_flooded or self._ready.waits_other(
+            self._owner(queue), _FIRST_NORMAL_LEVEL
+        )
 
-    def _count_place(self, line: _Line[M], change: int) -> None:
+    def _change_claimed(self, queue: _SessionQueue[M], change: int) -> None:
         self._claimed += change
-        if line.is_urgent:
-            self._count_urgent(line, change)
+        if queue.is_urgent:
+            self._change_urgent(queue, change)
 
-    def _count_urgent(self, line: _Line[M], change: int) -> None:
-        urgency, owner = self._urgency, self._owner(line)
+    def _change_urgent(self, queue: _SessionQueue[M], change: int) -> None:
+        urgency, owner = self._urgency, self._owner(queue)
         urgency.out += change
         urgency.out_of[owner] = urgency.out_of.get(owner, 0) + change
         if not urgency.out_of[owner]:
@@ -675,7 +703,7 @@ class PriorityInbox(Generic[M]):
             urgency.is_flooded = False
 
     async def get(self) -> M:
-        """Wait for the next message and claim its session until `release`."""
+        """Wait for the next message, claim its session until `release`, and return the message."""
         await trio.lowlevel.checkpoint_if_cancelled()
         message = self.poll()
         if message is not None:
@@ -687,9 +715,9 @@ class PriorityInbox(Generic[M]):
                 message = self.poll()
         return message
 
-    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
+    @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
     async def _wait_message(self) -> M | None:
-        """Wait until something may go out; returns it if it was handed over at once."""
+        """Wait until a message can be dispatched. Return the message if `try_put` passed it directly, else None."""
         task = trio.lowlevel.current_task()
 
         def leave(_: object) -> trio.lowlevel.Abort:
@@ -702,234 +730,238 @@ class PriorityInbox(Generic[M]):
 
     @trio.lowlevel.enable_ki_protection
     def _wake_getter(self, message: M | None) -> None:
-        """Wake the task that has waited for a message for the longest time; None lets it look for one."""
+        """Wake the longest waiting task of `get` with a message. With None the task polls the inbox."""
         task = next(iter(self._getters))
         del self._getters[task]
         trio.lowlevel.reschedule(task, outcome.Value(message))
 
     def next_followup(self, session_id: str) -> M | None:
-        """The next follow-up of the turn that is out.
+        """Return the next follow-up message of the claimed turn, or None.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._lines.get(session_id)
-        if line is None or line.state is _WAITING:
-            raise self._not_out(session_id)
-        return line.followups.popleft() if line.followups else None
+        queue = self._queues.get(session_id)
+        if queue is None or queue.state is _WAITING:
+            raise self._not_claimed(session_id)
+        return queue.followups.popleft() if queue.followups else None
 
     def next_urgent(self, session_id: str) -> M | None:
-        """The next URGENT message of a session whose turn is out; what that turn still had to follow up is dropped.
+        """Return the next URGENT message of a claimed session and drop the follow-ups of its turn.
 
-        None also where the session has to give its place back first, for others.
+        Return None if there is no such message, or if the session must release its slot to other sessions first.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._lines.get(session_id)
-        if line is None or line.state is _WAITING:
-            raise self._not_out(session_id)
-        if not line.waiting or not self._is_urgent(line) or self._gives_way(line):
+        queue = self._queues.get(session_id)
+        if queue is None or queue.state is _WAITING:
+            raise self._not_claimed(session_id)
+        if not queue.waiting or not self._is_urgent(queue) or self._must_release(queue):
             return None
-        line.followups = None
-        if not line.is_urgent:
-            line.is_urgent = True
-            if line.state is _OUT:
-                self._count_urgent(line, 1)
-        self._ready.charge(self._owner(line), next(self._serial))
-        self._begin(line)
-        return self._pop(line)
+        queue.followups = None
+        if not queue.is_urgent:
+            queue.is_urgent = True
+            if queue.state is _CLAIMED:
+                self._change_urgent(queue, 1)
+        self._ready.charge(self._owner(queue), next(self._serial))
+        self._begin(queue)
+        return self._pop(queue)
 
-    def _gives_way(self, line: _Line[M]) -> bool:
-        """Return True if others wait for a place that only a session ending its turn can free, or it is their turn."""
+    def _must_release(self, queue: _SessionQueue[M]) -> bool:
+        """True if the session must release its slot: other owners need it, or messages below URGENT are next."""
         if not self._ready.owners and not self._urgency.is_flooded:
             return False
         is_crowded = self._claimed >= self.concurrency + self.urgent_concurrency
-        if is_crowded and self._ready.waits_other(self._owner(line)):
+        if is_crowded and self._ready.waits_other(self._owner(queue)):
             return True
-        is_out = line.state is _OUT
-        return self._is_throttled(self._claimed - is_out, self._others - (is_out and not line.is_urgent))
+        is_out = queue.state is _CLAIMED
+        return self._is_throttled(
+            self._claimed - is_out, self._claimed_normal - (is_out and not queue.is_urgent)
+        )
 
     def has_first(self, session_id: str) -> bool:
-        """Return True if a message that was put `first` is the next of its session."""
-        line = self._lines.get(session_id)
-        return line is not None and bool(line.waiting) and line.waiting[0][0] == _FIRST
+        """True if the next message of the session was enqueued with `first=True`."""
+        queue = self._queues.get(session_id)
+        return queue is not None and bool(queue.waiting) and queue.waiting[0][0] == _FIRST
 
     def take_along(self, session_id: str, wanted: Callable[[M], bool]) -> list[M]:
-        """Take out what goes next in a session whose turn is out, as long as it is `wanted`; the turn answers for it, too.
+        """Remove and return the next messages of a claimed session while `wanted` accepts them. The running turn handles them.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line, taken = self._claimed_line(session_id), []
-        while line.waiting and wanted(line.waiting[0][2]):
-            taken.append(self._pop(line))
+        queue, taken = self._claimed_queue(session_id), []
+        while queue.waiting and wanted(queue.waiting[0][2]):
+            taken.append(self._pop(queue))
         return taken
 
     def release(self, session_id: str) -> None:
-        """The turn of a session has ended: its next message may go out, follow-ups left are dropped.
+        """End the turn of a session, which makes its next message ready. Drop the remaining follow-ups.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._lines.get(session_id)
-        if line is None or line.state is _WAITING:
-            raise self._not_out(session_id)
-        if line.state is _OUT:
+        queue = self._queues.get(session_id)
+        if queue is None or queue.state is _WAITING:
+            raise self._not_claimed(session_id)
+        if queue.state is _CLAIMED:
             self._claimed -= 1
-            if line.is_urgent:
-                self._count_urgent(line, -1)
-        elif line.state is _PARKED:
+            if queue.is_urgent:
+                self._change_urgent(queue, -1)
+        elif queue.state is _PARKED:
             self._parked -= 1
             self._held.discard(session_id)
-        if not (line.waiting or line.places or line.urgent):  # the usual end
-            del self._lines[session_id]
-            if len(self._lines) == self._parked:
-                self._tell_if_idle()
+        if not (queue.waiting or queue.places or queue.urgent):  # the common case
+            del self._queues[session_id]
+            if len(self._queues) == self._parked:
+                self._wake_if_idle()
         else:
-            line.state = _WAITING
-            line.is_urgent = False
-            line.followups = None
-            if line.waiting:
-                self._list(line)
+            queue.state = _WAITING
+            queue.is_urgent = False
+            queue.followups = None
+            if queue.waiting:
+                self._list(queue)
                 return
         if self._getters:
-            self._look_again()
+            self._wake_for_free_slot()
 
-    def _look_again(self) -> None:
-        """A place is free: wake a task that may find something to take now."""
+    def _wake_for_free_slot(self) -> None:
+        """Wake a task of `get` after a slot became free, if a session is ready."""
         if self._getters and self._ready:
             self._wake_getter(None)
 
     def lend(self, session_id: str) -> None:
-        """The turn that is out waits for something else: another session may go out in its place.
+        """Release the slot of a claimed session while its turn waits for another turn.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._claimed_line(session_id)
-        if line.state is _OUT:
-            line.state = _LENT
-            self._count_place(line, -1)
-            self._look_again()
+        queue = self._claimed_queue(session_id)
+        if queue.state is _CLAIMED:
+            queue.state = _LENT
+            self._change_claimed(queue, -1)
+            self._wake_for_free_slot()
 
     def reclaim(self, session_id: str) -> None:
-        """The turn goes on, even if by that one more than `concurrency` is out.
+        """Take a slot again for a lent session, even if more than `concurrency` sessions are then claimed.
 
         Raises:
-            UsageError: nothing of the session is out.
+            UsageError: No message of the session is claimed.
         """
-        line = self._claimed_line(session_id)
-        if line.state is _LENT:
-            line.state = _OUT
-            self._count_place(line, 1)
+        queue = self._claimed_queue(session_id)
+        if queue.state is _LENT:
+            queue.state = _CLAIMED
+            self._change_claimed(queue, 1)
 
     def park(self, session_id: str) -> None:
-        """The session's turn waits for something outside, and holds no place: its mail waits until `unpark`.
+        """Release the slot of a session whose turn waits for an outside event. Its messages wait until `unpark`.
 
-        Nobody who waits for the inbox to be idle waits for that.
+        Parked sessions do not count for `wait_idle`.
         """
         self._held.add(session_id)
-        line = self._lines.get(session_id)
-        if line is None or line.state is _PARKED:
+        queue = self._queues.get(session_id)
+        if queue is None or queue.state is _PARKED:
             return
-        if line.state is _OUT:
-            self._count_place(line, -1)
-        self._hold(line)
-        self._forget_if_empty(line)
-        self._tell_if_idle()
-        self._look_again()
+        if queue.state is _CLAIMED:
+            self._change_claimed(queue, -1)
+        self._hold(queue)
+        self._forget_if_empty(queue)
+        self._wake_if_idle()
+        self._wake_for_free_slot()
 
     def unpark(self, session_id: str) -> None:
-        """The turn goes on: its session is out, even if by that one more than `concurrency` is."""
+        """Claim a parked session again, even if more than `concurrency` sessions are then claimed."""
         self._held.discard(session_id)
-        self._go_out(self._line(session_id))
+        self._claim_queue(self._queue_of(session_id))
 
     def is_wanted_by_others(self, session_id: str) -> bool:
-        """Return True if messages of other owners wait."""
+        """True if messages of other owners wait."""
         return self._ready.waits_other(self.owner_of(session_id))
 
     def forget_parked(self, session_id: str) -> None:
-        """A parked session without mail leaves memory: `park` it again when it comes back."""
+        """Forget the id of a parked session that is evicted from memory. Call `park` again when the session is loaded."""
         self._held.discard(session_id)
 
     def is_parked(self, session_id: str) -> bool:
-        """Return True if messages of a parked session wait."""
-        line = self._lines.get(session_id)
-        return line is not None and line.state is _PARKED
+        """True if the session is parked and has waiting messages."""
+        queue = self._queues.get(session_id)
+        return queue is not None and queue.state is _PARKED
 
     def has_urgent(self, session_id: str) -> bool:
-        """Return True if an URGENT message of a session waits."""
-        line = self._lines.get(session_id)
-        return line is not None and self._is_urgent(line)
+        """True if the session has a waiting URGENT message."""
+        queue = self._queues.get(session_id)
+        return queue is not None and self._is_urgent(queue)
 
-    def _is_urgent(self, line: _Line[M]) -> bool:
-        return bool(line.waiting) and line.waiting[0][0] == -math.inf
+    def _is_urgent(self, queue: _SessionQueue[M]) -> bool:
+        return bool(queue.waiting) and queue.waiting[0][0] == -math.inf
 
     def withdraw(self, session_id: str) -> list[M]:
-        """Take all waiting messages of a session out again, in the order they would have gone.
+        """Remove and return all waiting messages of a session, in dispatch order.
 
-        Senders that wait for room come in afterwards, as after any message that left.
+        Senders that wait for room are admitted afterwards.
         """
-        line = self._lines.get(session_id)
-        if line is None:
+        queue = self._queues.get(session_id)
+        if queue is None:
             return []
-        self._unlist(line)
-        messages = [entry[2] for entry in sorted(line.waiting)]
-        line.waiting.clear()
+        self._unlist(queue)
+        messages = [entry[2] for entry in sorted(queue.waiting)]
+        queue.waiting.clear()
         for message in messages:
-            self._free(line, message)
-        self._forget_if_empty(line)
+            self._free(queue, message)
+        self._forget_if_empty(queue)
         return messages
 
-    def _claimed_line(self, session_id: str) -> _Line[M]:
-        line = self._lines.get(session_id)
-        if line is None or line.state is _WAITING:
-            raise self._not_out(session_id)
-        return line
+    def _claimed_queue(self, session_id: str) -> _SessionQueue[M]:
+        queue = self._queues.get(session_id)
+        if queue is None or queue.state is _WAITING:
+            raise self._not_claimed(session_id)
+        return queue
 
-    def _not_out(self, session_id: str) -> UsageError:
-        return UsageError(f"inbox {self.name!r}: nothing of session {session_id!r} is out, get() comes first")
+    def _not_claimed(self, session_id: str) -> UsageError:
+        return UsageError(
+            f"inbox {self.name!r}: no message of session {session_id!r} is claimed: call get() first"
+        )
 
-    def _forget_if_empty(self, line: _Line[M]) -> None:
-        if line.is_empty:
-            del self._lines[line.session_id]
-            if line.state is _PARKED:
+    def _forget_if_empty(self, queue: _SessionQueue[M]) -> None:
+        if queue.is_empty:
+            del self._queues[queue.session_id]
+            if queue.state is _PARKED:
                 self._parked -= 1
-            self._tell_if_idle()
+            self._wake_if_idle()
 
-    def _tell_if_idle(self) -> None:
-        if len(self._lines) == self._parked and self._idlers:
+    def _wake_if_idle(self) -> None:
+        if len(self._queues) == self._parked and self._idlers:
             self._idlers.unpark_all()
 
     async def wait_idle(self) -> None:
-        """Wait until nothing waits and nothing is out, but for parked sessions."""
+        """Wait until no message waits and no turn runs. Parked sessions are ignored."""
         await trio.lowlevel.checkpoint()
-        while len(self._lines) > self._parked:
+        while len(self._queues) > self._parked:
             await self._idlers.park()
 
     def sessions(self) -> list[str]:
-        """The sessions with anything waiting or out, but for parked ones."""
-        return [session_id for session_id, line in self._lines.items() if line.state is not _PARKED]
+        """Return the ids of sessions with waiting or claimed messages. Parked sessions are excluded."""
+        return [session_id for session_id, queue in self._queues.items() if queue.state is not _PARKED]
 
-    def _pop(self, line: _Line[M]) -> M:
-        message = heapq.heappop(line.waiting)[2]
-        self._free(line, message)
+    def _pop(self, queue: _SessionQueue[M]) -> M:
+        message = heapq.heappop(queue.waiting)[2]
+        self._free(queue, message)
         return message
 
-    def _free(self, line: _Line[M], message: M) -> None:
-        """Give the place of a message that left to whoever waits for it."""
+    def _free(self, queue: _SessionQueue[M], message: M) -> None:
+        """Free the slot and bytes of a removed message and admit waiting senders."""
         urgent = message.priority == _URGENT
         if urgent:
-            line.urgent -= 1
+            queue.urgent -= 1
             self._urgency.waiting -= 1
             if self._size_of is not None:
                 self._urgency.bytes -= self._size_of(message)
         else:
-            line.places -= 1
+            queue.places -= 1
             self._waiting -= 1
             if self._size_of is not None:
                 self._bytes -= self._size_of(message)
-        if self._gates.queues:
-            self._gates.open(URGENT_BYTES if urgent else None)
-            self._gates.open((line.session_id, urgent))
+        if self._senders.queues:
+            self._senders.open(URGENT_BYTES if urgent else None)
+            self._senders.open((queue.session_id, urgent))

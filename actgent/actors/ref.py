@@ -1,4 +1,4 @@
-"""An actor's address, and what travels to it."""
+"""`ActorRef`, the address of an actor, with the envelopes and promises that carry messages and answers."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from actgent.support.quick_init import maker
 
 from .dead_letters import DeadLetter
 from .inbox import PriorityInbox
-from .lines import MessageLines
+from .message_groups import MessageGroups
 from .timer import Timer
 from .wait_graph import WaitNode, refuse_cycle, waiting
 
 
 class Promise:
-    """An answer that one task waits for."""
+    """A one-shot result that one task waits for."""
 
     __slots__ = ("_outcome", "_task")
 
@@ -30,14 +30,15 @@ class Promise:
         self._task: trio.lowlevel.Task | None = None
 
     def settle(self, result: outcome.Outcome[Any]) -> None:
-        """Give the answer; only the first one counts."""
+        """Set the result and wake the waiting task. Later calls are ignored."""
         if self._outcome is None:
             self._outcome = result
             if self._task is not None:
                 trio.lowlevel.reschedule(self._task)
 
-    @trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
+    @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
     async def wait(self) -> Any:
+        """Wait for the result; return its value or raise its error."""
         if self._outcome is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abandon)
@@ -52,7 +53,7 @@ class Promise:
 
 @attrs.define(eq=False, kw_only=True)
 class Envelope:
-    """A payload on its way, in a line of its actor's inbox; see `lines.py`."""
+    """A payload in the inbox of an actor. `session_id` is its message group; see `message_groups.py`."""
 
     payload: Any
     priority: Priority = Priority.NORMAL
@@ -62,10 +63,12 @@ class Envelope:
     session_id: str = ""
 
     def answer(self, value: object) -> None:
+        """Settle the promise with a value. A message without a promise has no effect here."""
         if self.promise is not None:
             self.promise.settle(outcome.Value(value))
 
     def fail(self, error: Exception) -> None:
+        """Settle the promise with an error. A message without a promise has no effect here."""
         if self.promise is not None:
             self.promise.settle(outcome.Error(error))
 
@@ -84,7 +87,7 @@ def payload_bytes(envelope: Envelope) -> int:
 
 
 class Address(ABC):
-    """Where an actor or an agent takes messages: `tell` and `ask`."""
+    """Address of an actor or an agent, with `tell` and `ask`."""
 
     name: str
 
@@ -93,26 +96,26 @@ class Address(ABC):
 
     @abstractmethod
     async def tell(self, payload: Any) -> None:
-        """Put a message into its inbox, waiting for room."""
+        """Enqueue a message, waiting for room in the inbox."""
 
     @abstractmethod
     async def ask(self, payload: Any, *, deadline: float = 30) -> Any:
-        """Put a message into its inbox and wait for the answer, `deadline` seconds in all."""
+        """Enqueue a message and wait for the answer, at most `deadline` seconds in total."""
 
     @abstractmethod
     async def send_again(self, letter: DeadLetter) -> None:
-        """Deliver a dead letter, with the priority that it had."""
+        """Enqueue the payload of a dead letter again, with its priority."""
 
 
 class ActorRef(Address):
-    """An actor's address. It stays good over restarts, and says so when the actor is gone."""
+    """Address of an actor. It stays valid across restarts. Calls raise `ActorFailed` after the actor has ended."""
 
     def __init__(
         self,
         name: str,
         inbox: PriorityInbox[Envelope],
         timer: Timer,
-        lines: MessageLines,
+        groups: MessageGroups,
         *,
         stop: Callable[[], None],
         bury: Callable[[DeadLetter], None],
@@ -124,7 +127,7 @@ class ActorRef(Address):
         self._stop = stop
         self._bury = bury
         self._find_waiter = find_waiter
-        self._lines = lines
+        self._groups = groups
         self._gone: str | None = None
 
     def __repr__(self) -> str:
@@ -139,57 +142,59 @@ class ActorRef(Address):
     async def tell(
         self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float | None = None
     ) -> None:
-        """Put a message into the actor's inbox, waiting for room until `deadline` seconds (default 30).
+        """Enqueue a message, waiting at most `deadline` seconds (default 30) for room in the inbox.
 
         Raises:
             MessageTooLarge: A payload of text or bytes is larger than the inbox.
-            InboxFull: there was no room.
-            ActorFailed: the actor is gone; the message is a dead letter.
+            InboxFull: The inbox stayed full.
+            ActorFailed: The actor has ended. The message is kept as a dead letter.
         """
         if self._gone is not None:
             self._refuse(payload, priority)
-        line = self._lines.of(payload)
-        envelope = _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=line)
+        group = self._groups.group_of(payload)
+        envelope = _make_envelope(payload=payload, priority=priority, deadline=deadline, session_id=group)
         self._inbox.check_size(envelope)
         await self._inbox.put(envelope)
 
     def tell_nowait(self, payload: Any, *, priority: Priority = Priority.NORMAL) -> None:
-        """`tell`, or `InboxFull` at once."""
+        """Enqueue a message without waiting; raise `InboxFull` if there is no room. Other errors are those of `tell`."""
         if self._gone is not None:
             self._refuse(payload, priority)
-        envelope = _make_envelope(payload=payload, priority=priority, session_id=self._lines.of(payload))
+        envelope = _make_envelope(
+            payload=payload, priority=priority, session_id=self._groups.group_of(payload)
+        )
         self._inbox.check_size(envelope)
         self._inbox.put_nowait(envelope, now=trio.current_time())
 
     async def ask(self, payload: Any, *, priority: Priority = Priority.NORMAL, deadline: float = 30) -> Any:
-        """Put a message into the inbox and wait for what the actor returns, `deadline` seconds in all.
+        """Enqueue a message and return the actor's answer, waiting at most `deadline` seconds in total.
 
-        A cancelled ask does not stop the actor; the answer is dropped.
+        A cancelled call does not stop the actor. The answer is then discarded.
 
         Raises:
-            DeadlineExceeded: no answer in time.
-            WaitCycle: the actor waits for the one that asks, itself or through others, so it could never answer. One
-                that takes messages side by side could not if they are of one line.
-            ActorFailed: the actor is gone, or gave the message up after repeated failures.
+            DeadlineExceeded: The actor did not answer in time.
+            WaitCycle: The actor waits for the caller, directly or through other actors, so it could never answer. With
+                `concurrency=` above 1 this applies per message group.
+            ActorFailed: The actor has ended, or the message failed too often.
         """
         if self._gone is not None:
             raise ActorFailed(self.name, self._gone)
-        line = self._lines.of(payload)
+        group = self._groups.group_of(payload)
         promise = Promise()
         envelope = _make_envelope(
-            payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=line
+            payload=payload, priority=priority, deadline=deadline, promise=promise, session_id=group
         )
         self._inbox.check_size(envelope)
         waiter = self._find_waiter()
         if waiter is None:
             return await self._ask(envelope, promise, deadline)
-        target = self._lines.node(line, self._inbox)
+        target = self._groups.node(group, self._inbox)
         try:
             refuse_cycle(waiter, target)
             with waiting(waiter, target):
                 return await self._ask(envelope, promise, deadline)
         finally:
-            self._lines.forget(line)
+            self._groups.forget(group)
 
     async def _ask(self, envelope: Envelope, promise: Promise, deadline: float) -> Any:
         now = trio.current_time()
@@ -207,30 +212,30 @@ class ActorRef(Address):
         promise.settle(outcome.Error(DeadlineExceeded(f"actor {self.name!r}", deadline)))
 
     async def wait_idle(self) -> None:
-        """Wait until the actor has dealt with everything in its inbox, or is gone."""
+        """Wait until the inbox is empty and no message is being processed, or the actor has ended."""
         await self._inbox.wait_idle()
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing waits for the actor and it works on nothing."""
+        """True if the inbox is empty and no message is being processed."""
         return not self._inbox.sessions()
 
     def stop(self) -> None:
-        """End the actor and its children where they are; what waits for it becomes dead letters."""
+        """Cancel the actor and its children. Queued messages become dead letters."""
         self._stop()
 
     async def send_again(self, letter: DeadLetter) -> None:
         await self.tell(letter.payload, priority=letter.priority)
 
     def close(self, reason: str) -> None:
-        """Take no more messages: the actor has ended."""
+        """Refuse further messages, since the actor has ended."""
         self._gone = reason
 
     def _refuse(self, payload: Any, priority: Priority) -> NoReturn:
-        """Keep a message that nobody will take, and tell its sender.
+        """Keep the message as a dead letter and raise.
 
         Raises:
-            ActorFailed: always.
+            ActorFailed: Always.
         """
         reason = self._gone or "it is gone"
         self._bury(DeadLetter(self.name, payload, reason, priority=priority))

@@ -10,34 +10,34 @@ from actgent.errors import ConfigurationError, nearest
 
 Strategy = typing.Literal["one_for_one", "one_for_all"]
 
-_MOST_DOUBLINGS = 64  # beyond, every back-off is longer than anyone waits, and soon no float
+_MAX_DOUBLINGS = 64  # a larger exponent exceeds every max_backoff and overflows a float soon
 
 
 @attrs.frozen(kw_only=True)
 class Supervision:
-    """How a parent keeps the actors running that it started.
+    """Restart policy of a parent for its child actors.
 
     Raises:
-        ConfigurationError: there is no such strategy, or a number is out of its range.
+        ConfigurationError: The strategy is unknown, or a number is out of range.
     """
 
     strategy: Strategy = "one_for_one"
-    """`one_for_one`: an actor that fails restarts alone. `one_for_all`: its siblings restart with it, for actors
-    that are of no use without each other."""
+    """`one_for_one` restarts only the failed actor. `one_for_all` also restarts its siblings, for actors that depend on each
+    other."""
     max_restarts: int = 5
-    """Restarts within `within` seconds; one more failure stops the actor, or escalates. Each actor has its own count,
-    siblings that restart together have one together."""
+    """Maximum number of restarts within `within` seconds. One more failure stops the actor, or escalates. With `one_for_all`
+    the siblings share one count; otherwise each actor has a separate count."""
     within: float = 60.0
-    """Seconds in which restarts are counted."""
+    """Length of the window in which restarts are counted, in seconds."""
     backoff: float = 0.1
-    """Seconds of pause before the first restart; each further one within `within` doubles it."""
+    """Pause before the first restart, in seconds. Each further restart within the window doubles the pause."""
     max_backoff: float = 30.0
-    """The longest pause."""
+    """Maximum pause before a restart, in seconds."""
     deliveries: int = 3
-    """A message that failed so often is a dead letter."""
+    """Number of failed attempts after which a message becomes a dead letter."""
     escalate: bool = False
-    """False: an actor that fails too often stops (with `one_for_all` its siblings, too), and its queued messages become dead
-    letters; all other actors keep running. True: its parent fails, and at the top the system or runtime with all actors."""
+    """False: an actor that fails too often stops, with `one_for_all` also its siblings. Its queued messages become dead letters,
+    and all other actors keep running. True: the parent of the actor fails, at the top the whole system or runtime."""
 
     def __attrs_post_init__(self) -> None:
         if self.strategy not in typing.get_args(Strategy):
@@ -59,30 +59,30 @@ class Supervision:
 
 @attrs.define
 class Restarts:
-    """The restarts of one actor that still count."""
+    """The recent restarts of one actor, or of one group of siblings."""
 
     policy: Supervision
-    """How many are too many."""
+    """The policy with the bounds."""
     _times: deque[float] = attrs.field(factory=deque)
 
     @property
     def count(self) -> int:
-        """How many there were, of late."""
+        """Number of restarts within the window."""
         return len(self._times)
 
     def next_delay(self, now: float) -> float | None:
-        """Seconds to wait before the restart that is due at `now`; None when there were too many."""
+        """Count a restart at `now` and return the pause before it in seconds; None if there were too many."""
         while self._times and self._times[0] <= now - self.policy.within:
             self._times.popleft()
         if len(self._times) >= self.policy.max_restarts:
             return None
-        delay = self.policy.backoff * 2.0 ** min(len(self._times), _MOST_DOUBLINGS)
+        delay = self.policy.backoff * 2.0 ** min(len(self._times), _MAX_DOUBLINGS)
         self._times.append(now)
         return min(delay, self.policy.max_backoff)
 
 
 def root_cause(error: Exception) -> Exception:
-    """Unwrap a nursery's exception group that holds a single exception."""
+    """Return the only exception inside nested exception groups, or the error itself."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""A block in which actors live."""
+"""`open_system`: an `async with` block that runs actors."""
 
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,9 +10,9 @@ from actgent.errors.printable import counted
 from actgent.events import EventStream
 
 from .actor import Actor, start, waiting_actor
-from .cell import GRACE, Body, Cell, Siblings, Surroundings
+from .cell import GRACE, Body, Cell, Siblings, SystemContext
 from .dead_letters import DEAD_LETTERS, DeadLetter
-from .lines import LineOf
+from .message_groups import LineOf
 from .ref import ActorRef, Address
 from .supervision import Supervision
 
@@ -20,24 +20,24 @@ __all__ = ["DEAD_LETTERS", "ActorSystem", "open_system"]
 
 
 class ActorSystem:
-    """Running actors by name, and what they could not deal with."""
+    """The running actors by name, and the dead letters."""
 
-    def __init__(self, nursery: trio.Nursery, around: Surroundings) -> None:
+    def __init__(self, nursery: trio.Nursery, context: SystemContext) -> None:
         self._nursery = nursery
-        self._around = around
-        self._siblings = Siblings(around.policy, around)
+        self._context = context
+        self._siblings = Siblings(context.policy, context)
 
     def __repr__(self) -> str:
-        busy = sum(1 for _ in self._around.busy())
+        busy = sum(1 for _ in self._context.busy())
         return (
             f"<ActorSystem: {counted(self.count, 'actor')}, {busy:,} busy, "
-            f"{counted(len(self._around.dead_letters), 'dead letter')}>"
+            f"{counted(len(self._context.dead_letters), 'dead letter')}>"
         )
 
     @property
     def count(self) -> int:
-        """The number of actors that run, children too."""
-        return len(self._around.running)
+        """Number of running actors, child actors included."""
+        return len(self._context.running)
 
     async def spawn(
         self,
@@ -51,19 +51,19 @@ class ActorSystem:
     ) -> ActorRef:
         """Start an actor under the system's supervision; `factory` makes a new object at each restart.
 
-        Cancelled, it starts nothing.
+        A cancelled call starts no actor.
 
         Args:
-            factory: The class, or a function that makes an object of it.
-            name: Its address; None makes one up.
-            children: How it supervises the actors that it starts; None is the system's supervision.
-            grace: Seconds to end what is in its inbox when the system is left; None is the system's.
-            concurrency: How many messages it takes side by side, and one more that is URGENT; 1 is one after the other.
-            line_of: A function of the payload that returns its line, a text, e.g. a user's name: messages of one line are
-                taken one after the other. None lets each be a line of its own.
+            factory: Actor class, or a function that returns a new actor object.
+            name: Address of the actor; None generates one.
+            children: Supervision of the actor's children; None uses the system's supervision.
+            grace: Seconds to finish queued messages when the system block ends; None uses the system's value.
+            concurrency: Maximum number of messages that run concurrently, plus one URGENT message. 1 runs them in order.
+            line_of: Function that returns the message group of a payload, a text such as a user name. Messages of one group
+                run in order. None runs all messages independently.
 
         Raises:
-            ConfigurationError: the name is taken, or another argument is wrong.
+            ConfigurationError: The name is taken, or another argument is invalid.
         """
         await trio.lowlevel.checkpoint()
         return start(
@@ -78,63 +78,64 @@ class ActorSystem:
         )
 
     def host(self, body: Body, *, grace: float) -> Cell:
-        """Start an actor that dispatches its messages itself, e.g. many lines of its inbox side by side.
+        """Start a body that dispatches its messages itself, such as an agent with many concurrent sessions.
 
         Raises:
-            ConfigurationError: its name is taken.
+            ConfigurationError: The name of the body is taken.
         """
-        self._around.name_for(body.name, body.name)
+        self._context.name_for(body.name, body.name)
         return self._siblings.start(body, self._nursery, grace=grace)
 
     def body(self, name: str) -> Body | None:
-        """The body of the running actor of this name, or None."""
-        cell = self._around.running.get(name)
+        """Return the body of the running actor with this name, or None."""
+        cell = self._context.running.get(name)
         return None if cell is None else cell.body
 
     def bodies(self) -> Iterator[Body]:
-        """The bodies of all running actors, in the order of their start."""
-        return (cell.body for cell in tuple(self._around.running.values()))
+        """Iterate over the bodies of all running actors, in start order."""
+        return (cell.body for cell in tuple(self._context.running.values()))
 
     def address(self, name: str) -> Address | None:
-        """The address of the running actor of this name, however it dispatches; None if there is none."""
-        cell = self._around.running.get(name)
+        """Return the address of the running actor or agent with this name, or None."""
+        cell = self._context.running.get(name)
         return None if cell is None else cell.body.ref
 
     def find(self, name: str) -> ActorRef | None:
-        """The running actor of this name, or None."""
+        """Return the reference of the running actor with this name, or None. Agents are not included."""
         ref = self.address(name)
         return ref if isinstance(ref, ActorRef) else None
 
     def stop(self, name: str) -> None:
-        """End an actor where it is, with its children; nothing happens if none of this name runs."""
-        cell = self._around.running.get(name)
+        """Cancel an actor and its children. An unknown name is ignored."""
+        cell = self._context.running.get(name)
         if cell is not None:
             cell.stop()
 
     async def wait_idle(self) -> None:
-        """Wait until all actors have dealt with everything in their inboxes."""
-        await self._around.wait_idle()
+        """Wait until the inboxes of all actors are empty and no message is being processed."""
+        await self._context.wait_idle()
 
     async def drain(self) -> None:
-        """Let the actors end what they have accepted, each within its grace; then stop them."""
-        await self._around.drain()
+        """Let each actor process its accepted messages for at most its grace period, then stop all actors."""
+        await self._context.drain()
 
     @property
     def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The newest messages that no actor dealt with, oldest first."""
-        return tuple(self._around.dead_letters)
+        """The newest undeliverable or failed messages, oldest first."""
+        return tuple(self._context.dead_letters)
 
     async def send_again(self, letter: DeadLetter) -> None:
-        """Send a dead letter to the actor that has its name now; once it is in the inbox, it leaves the list.
+        """Send a dead letter to the actor that has the letter's name now, and remove the letter from the list.
 
-        Nobody waits for an answer to it. If it fails or is cancelled, the letter stays in the list.
+        The letter is removed once the inbox has accepted the message. A failed or cancelled call keeps the letter. The answer
+        of the actor is discarded.
 
         Raises:
-            DeadLetterGone: it was sent already, another task is sending it, or it fell out of the list.
-            ActorFailed: no actor of this name runs.
-            InboxFull: there was no room in time.
+            DeadLetterGone: The letter was sent before, another task is sending it, or newer letters replaced it.
+            ActorFailed: No actor with this name is running.
+            InboxFull: The inbox stayed full until the timeout.
         """
-        with self._around.dead_letters.leaving(letter):
+        with self._context.dead_letters.resend(letter):
             ref = self.address(letter.actor)
             if ref is None:
                 raise ActorFailed(letter.actor, "no actor of this name is running")
@@ -149,16 +150,16 @@ async def open_system(
     grace: float = GRACE,
     events: EventStream | None = None,
 ) -> AsyncGenerator[ActorSystem, None]:
-    """Open a block in which actors live, and outside of which none does.
+    """Open an `async with` block that runs actors. No actor outlives the block.
 
-    Left normally, it gives the actors `grace` seconds to deal with what is in their inboxes, and what
-    comes of that; left with an exception, none. Then they stop where they are, and what still waits
-    is a dead letter. `capacity` bounds each actor's inbox.
+    A normal exit gives the actors `grace` seconds to process queued messages and the messages that follow from them. An exit
+    with an exception gives them no time. Then all actors are cancelled, and the messages that are left become dead letters.
+    `capacity` is the maximum number of queued messages per actor.
 
     Raises:
-        ExceptionGroup: Of `ActorFailed`, if an actor failed too often and `Supervision(escalate=True)` is set.
+        ExceptionGroup: Contains `ActorFailed` if an actor failed too often and `Supervision(escalate=True)` is set.
     """
-    around = Surroundings(
+    context = SystemContext(
         policy=supervision or Supervision(),
         capacity=capacity,
         grace=grace,
@@ -166,8 +167,8 @@ async def open_system(
         find_waiter=waiting_actor,
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(around.timer.run, name="timer")
-        system = ActorSystem(nursery, around)
+        nursery.start_soon(context.timer.run, name="timer")
+        system = ActorSystem(nursery, context)
         yield system
         await system.drain()
         nursery.cancel_scope.cancel()

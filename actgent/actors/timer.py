@@ -1,8 +1,8 @@
-"""One task that watches many deadlines.
+"""A timer: one task that watches many deadlines.
 
-A cancel scope with a deadline costs several microseconds to enter and leave, a call of `Timer.call_at` a
-fraction of one; and most timers never fire, because the answer came in time. Cancelled ones stay in the heap until it has
-doubled; then they are thrown away.
+Entering and leaving a cancel scope with a deadline costs several microseconds, a call of `Timer.call_at` less than one. Most
+timers never fire, since the answer arrives in time. Cancelled entries stay in the heap until the heap has doubled; then they
+are removed.
 """
 
 import heapq
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import trio
 
-COMPACT_FROM = 1000
-"""A heap with fewer entries is never searched for cancelled ones."""
+MIN_COMPACT_ENTRIES = 1000
+"""Minimum number of heap entries before cancelled entries are removed."""
 
 
 class TimerHandle:
-    """Something to be called at a time, unless it is cancelled before."""
+    """A scheduled call, which can be cancelled."""
 
     __slots__ = ("fn",)
 
@@ -25,28 +25,28 @@ class TimerHandle:
         self.fn: Callable[[], object] | None = fn
 
     def cancel(self) -> None:
-        """Never fire. Does nothing if it has fired."""
+        """Cancel the call. A call that has fired is unaffected."""
         self.fn = None
 
 
 class Timer:
-    """Calls functions at their times, while its `run` runs."""
+    """Schedules function calls. The functions are called by the task that executes `run`."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, TimerHandle]] = []
         self._serial = itertools.count()
-        self._compact_at = COMPACT_FROM
+        self._compact_at = MIN_COMPACT_ENTRIES
         self._wakes_at = math.inf
         self._scope = trio.CancelScope()
         self.now: Callable[[], float] = trio.current_time
-        """The time by trio's clock, which is not looked for each time while `run` runs."""
+        """Current time by trio's clock. `run` replaces it by the method of the clock object, which saves a lookup per call."""
 
     def __len__(self) -> int:
-        """Count the timers that are set."""
+        """Return the number of scheduled calls that are not cancelled."""
         return sum(handle.fn is not None for _, _, handle in self._heap)
 
     def call_at(self, deadline: float, fn: Callable[[], object]) -> TimerHandle:
-        """Have `fn` called at a time of trio's clock; it must neither wait nor raise."""
+        """Schedule `fn` for a time of trio's clock. `fn` must neither block nor raise."""
         handle = TimerHandle(fn)
         if len(self._heap) >= self._compact_at:
             self._compact()
@@ -56,7 +56,7 @@ class Timer:
         return handle
 
     async def run(self) -> None:
-        """Fire what is due, for ever."""
+        """Call due functions until cancelled."""
         self.now = trio.lowlevel.current_clock().current_time
         while True:
             self._wakes_at = self._fire(self.now())
@@ -64,7 +64,7 @@ class Timer:
                 await trio.sleep_forever()
 
     def _fire(self, now: float) -> float:
-        """Fire all that is due at `now`; returns when the next one is."""
+        """Call all functions that are due at `now`; return the time of the next one."""
         while self._heap:
             deadline, _, handle = self._heap[0]
             if handle.fn is not None and deadline > now:
@@ -76,7 +76,7 @@ class Timer:
         return math.inf
 
     def _compact(self) -> None:
-        """Throw the cancelled entries away."""
+        """Remove cancelled entries from the heap."""
         self._heap = [entry for entry in self._heap if entry[2].fn is not None]
         heapq.heapify(self._heap)
-        self._compact_at = max(COMPACT_FROM, 2 * len(self._heap))
+        self._compact_at = max(MIN_COMPACT_ENTRIES, 2 * len(self._heap))

@@ -1,12 +1,12 @@
-"""Who waits for whom, so that a circle is found by the one who would close it.
+"""The wait graph: which sessions and actors wait for each other. A wait that would close a cycle is refused.
 
-Theory. A turn ends when all that its tools and handlers wait for has come, and a session takes its next message when
-its turn has ended. So whoever waits for a session waits for all that this session waits for, and a circle never ends.
-The edges of parallel tools all count, since the turn needs each of them.
+A turn ends when all waits of its tools and handlers have ended, and a session starts its next message when its turn has
+ended. So waiting for a session includes all waits of that session, and a cycle would wait for ever. The edges of parallel
+tools all count, since the turn needs each result.
 
-A new edge closes a circle if there is a way back: from the session that is waited for to the one that waits. Both
-ends look for it, an edge each in turn, and the search is over as soon as one of them has seen everything on its
-side: nearly always at once, because a fresh session waits for nobody, and few wait for the one that asks.
+A new edge closes a cycle if a path leads from the target back to the waiter. The search alternates between both ends and
+stops when one end has no more edges. That is nearly always at once: a new session waits for no other session, and few
+sessions wait for the caller.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,34 +19,35 @@ from actgent.errors import WaitCycle
 
 @attrs.define(eq=False)
 class WaitNode:
-    """A session or an actor that waits, or is waited for."""
+    """A session or an actor as a node of the wait graph."""
 
     name: str
-    """As errors show it: `agent/session`, or the actor's name."""
+    """Name in error messages: `agent/session`, or the name of the actor."""
     waits_for: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
-    """How many of its tools and handlers wait for each of these."""
+    """Number of tools and handlers of this node that wait for each other node."""
     awaited_by: "dict[WaitNode, int]" = attrs.field(factory=dict, repr=False)
     on_wait: Callable[[bool], object] | None = attrs.field(default=None, repr=False)
-    """Is told True when it begins to wait, and False when it waits for nobody any more."""
+    """Called with True when the first wait of this node begins, and with False when its last wait ends."""
 
     @property
     def is_alone(self) -> bool:
+        """True if the node has no edges."""
         return not (self.waits_for or self.awaited_by)
 
 
 @attrs.frozen
-class WayBack:
-    """What came of looking for a circle."""
+class CycleSearch:
+    """Result of a search for a cycle."""
 
     path: tuple[WaitNode, ...]
-    """From the one that would wait through all the others back to it; empty where there is no circle."""
+    """Nodes of the cycle, from the waiter back to the waiter. Empty if there is no cycle."""
     steps: int
-    """How many edges were looked at."""
+    """Number of edges that were visited."""
 
 
 @contextmanager
 def waiting(waiter: WaitNode, target: WaitNode) -> Iterator[None]:
-    """The edge between two sessions, for as long as the block; look for a `way_back` first."""
+    """Add the edge from waiter to target for the duration of the block. Call `refuse_cycle` first."""
     if waiter.on_wait is not None and not waiter.waits_for:
         waiter.on_wait(True)  # noqa: FBT003 - its only argument
     _count(waiter.waits_for, target, 1)
@@ -66,10 +67,10 @@ def _count(edges: dict[WaitNode, int], other: WaitNode, change: int) -> None:
         del edges[other]
 
 
-def way_back(waiter: WaitNode, target: WaitNode) -> WayBack:
-    """The circle that would be closed if `waiter` waited for `target`."""
+def find_cycle(waiter: WaitNode, target: WaitNode) -> CycleSearch:
+    """Find the cycle that an edge from `waiter` to `target` would close."""
     if waiter is target:
-        return WayBack((waiter, waiter), 0)
+        return CycleSearch((waiter, waiter), 0)
     ahead: dict[WaitNode, WaitNode | None] = {target: None}
     behind: dict[WaitNode, WaitNode | None] = {waiter: None}
     forwards = _walk(target, lambda node: node.waits_for, ahead)
@@ -79,8 +80,11 @@ def way_back(waiter: WaitNode, target: WaitNode) -> WayBack:
         steps += 2
         for met in (after, before):
             if met in ahead and met in behind:
-                return WayBack((waiter, *reversed(_trail(met, ahead)), *_trail(met, behind)[1:]), steps)
-    return WayBack((), steps)
+                return CycleSearch(
+                    (waiter, *reversed(_path_from_start(met, ahead)), *_path_from_start(met, behind)[1:]),
+                    steps,
+                )
+    return CycleSearch((), steps)
 
 
 def _walk(
@@ -88,7 +92,7 @@ def _walk(
     edges: Callable[[WaitNode], Iterable[WaitNode]],
     reached_from: dict[WaitNode, WaitNode | None],
 ) -> Iterator[WaitNode]:
-    """The end of each edge that can be reached, one after the other."""
+    """Traverse the graph from a node and yield the end of each edge."""
     unseen = [start]
     while unseen:
         node = unseen.pop()
@@ -99,22 +103,22 @@ def _walk(
             yield other
 
 
-def _trail(node: WaitNode | None, reached_from: dict[WaitNode, WaitNode | None]) -> list[WaitNode]:
-    """The way by which a node was reached, back to its beginning."""
-    trail = []
+def _path_from_start(node: WaitNode | None, reached_from: dict[WaitNode, WaitNode | None]) -> list[WaitNode]:
+    """Return the nodes from `node` back to the start of its search."""
+    path = []
     while node is not None:
-        trail.append(node)
+        path.append(node)
         node = reached_from[node]
-    return trail
+    return path
 
 
 def refuse_cycle(waiter: WaitNode, target: WaitNode) -> None:
-    """Refuse a wait that would never end.
+    """Raise if waiting would close a cycle.
 
     Raises:
-        WaitCycle: it would not.
+        WaitCycle: The target waits for the waiter, directly or through other nodes.
     """
     if waiter is target or (target.waits_for and waiter.awaited_by):
-        way = way_back(waiter, target)
-        if way.path:
-            raise WaitCycle([node.name for node in way.path])
+        found = find_cycle(waiter, target)
+        if found.path:
+            raise WaitCycle([node.name for node in found.path])

@@ -1,10 +1,9 @@
-"""Tasks that are used again: starting a job costs a wake-up instead of a birth, and no cancel scope of its own.
+"""A pool of reusable tasks: starting a job wakes a parked task instead of creating a task and a cancel scope.
 
-A job has two halves. `run` gets a cancel scope that others may cancel to stop it; `finish` comes after it,
-stopped or not, and is out of that scope's reach. Where the nursery is cancelled, `abandon` comes instead, for
-jobs that may be finished already. A worker with nothing left to do parks, and the next job wakes
-it; those that none needed for a second end. Each job runs with the context variables that it is started with, as in
-a new task; nothing of one job is left for the next.
+A job has two parts. `run` receives a cancel scope that other tasks may cancel to stop the job. `finish` follows, also after a
+stop, outside that scope. If the nursery is cancelled, `abandon` is called instead of `finish`, also for jobs that have
+finished. An idle worker parks until the next job; workers that no job has needed for a second end. Each job runs with the
+context variables that it is started with, as in a new task. A worker keeps no reference to a finished job.
 """
 
 import contextvars
@@ -17,18 +16,18 @@ from .timer import Timer
 
 Args = TypeVarTuple("Args")
 
-IDLE = 4
-"""How many idle workers are kept for good; a parked task takes about 2 KB."""
-UNUSED = 1.0
-"""Seconds after which others end that no job needed."""
+KEPT_IDLE_WORKERS = 4
+"""Number of idle workers that never end. A parked task takes about 2 KB."""
+IDLE_SECONDS = 1.0
+"""Seconds after which other idle workers end."""
 _NOTHING = contextvars.Context()
-"""The variables of workers that park."""
-AT_ONCE = 1000
-"""How many of them end at once, at most: each takes a few microseconds of the loop."""
+"""Context variables of parked workers."""
+MAX_ENDED_AT_ONCE = 1000
+"""Maximum number of workers that end in one step. Each takes a few microseconds of the event loop."""
 
 
 class _Wake:
-    """What a parked worker is woken with, the same each time: an `outcome.Value` would be made anew for each job."""
+    """Reusable outcome that wakes a parked worker. It saves an `outcome.Value` per job."""
 
     __slots__ = ("job",)
 
@@ -36,12 +35,12 @@ class _Wake:
         self.job: object = None
 
     def unwrap(self) -> object:
-        job, self.job = self.job, None  # a worker holds on to nothing
+        job, self.job = self.job, None  # a worker keeps no reference to a job
         return job
 
 
 class Workers(Generic[*Args]):
-    """Runs jobs of one kind side by side, each in a task of the nursery; what a job raises comes out of there."""
+    """Runs jobs of one kind concurrently, each in a task of the nursery. Exceptions of a job are raised in the nursery."""
 
     def __init__(
         self,
@@ -58,18 +57,18 @@ class Workers(Generic[*Args]):
         self._finish = finish
         self._abandon = abandon
         self._idle: dict[trio.lowlevel.Task, Any] = {}
-        """Those that park, each with its `_Wake`, which trio's types know as an outcome."""
+        """Parked workers with their `_Wake` objects, which stand in for trio outcomes."""
         self._unused = 0
-        """How many of them none of the last jobs needed."""
+        """Minimum number of parked workers since the last check: workers that no job has needed."""
         self._is_watched = False
 
     def start_soon(self, *args: *Args) -> None:
-        """Run a job, soon, in a fresh copy of the caller's context variables."""
+        """Start a job with a copy of the caller's context variables."""
         self.start_with(contextvars.copy_context(), *args)
 
     @trio.lowlevel.enable_ki_protection
     def start_with(self, variables: contextvars.Context, *args: *Args) -> None:
-        """Run a job, soon, with these context variables, which no other task may be using."""
+        """Start a job with the given context variables. No other task may use this context object."""
         if self._idle:
             task, wake = self._idle.popitem()
             self._unused = min(self._unused, len(self._idle))
@@ -84,52 +83,53 @@ class Workers(Generic[*Args]):
         while job is not None:
             try:
                 with trio.CancelScope() as scope:
-                    while True:  # until it is cancelled one scope serves any number of jobs
+                    while True:  # one scope serves many jobs until it is cancelled
                         await self._run(scope, *job)
                         if scope.cancel_called:
                             break
                         await self._finish(*job)
-                        job = None  # a parked worker holds on to nothing
+                        job = None  # a parked worker keeps no reference to a job
                         job = await self._wait_job(task, wake)
                         if job is None:
                             return
                 if job is not None:  # it was stopped
                     await self._finish(*job)
             except BaseException as error:
-                # The nursery's cancellation, which comes out of nurseries of the job as a group; an own scope that is
-                # cancelled at the same moment lets it through.
+                # The cancellation of the nursery. Nurseries inside the job raise it as a group, and the scope above lets it
+                # pass if both are cancelled at the same moment.
                 if job is not None and not isinstance(error, Exception):
-                    await self._abandon(*job)  # noqa: ASYNC102 - it shields what it says, with a time limit
+                    await self._abandon(*job)  # noqa: ASYNC102 - it shields itself, with a time limit
                 raise
             job = None
             job = await self._wait_job(task, wake)
 
-    @trio.lowlevel.enable_ki_protection  # cut behind its entry, a worker that has ended would get the next job
+    @trio.lowlevel.enable_ki_protection  # an interrupt after the entry would give the next job to an ended worker
     async def _wait_job(self, task: trio.lowlevel.Task, wake: _Wake) -> tuple[*Args] | None:
-        """Park until there is a job; None: no more of them are for this worker."""
+        """Park until a job arrives and return it; None ends the worker."""
 
         def leave(_: object) -> trio.lowlevel.Abort:
             del self._idle[task]
             return trio.lowlevel.Abort.SUCCEEDED
 
-        task.context = _NOTHING  # with its next step, which is that of its next job
+        task.context = _NOTHING  # takes effect with the next step of the task, which belongs to its next job
         self._idle[task] = wake
-        if len(self._idle) > IDLE and not self._is_watched:
+        if len(self._idle) > KEPT_IDLE_WORKERS and not self._is_watched:
             self._watch()
         job: tuple[*Args] | None = await trio.lowlevel.wait_task_rescheduled(leave)
         return job
 
     def _watch(self) -> None:
-        """See in a while how many were needed."""
+        """Schedule a check of how many parked workers were needed."""
         self._is_watched = True
         self._unused = len(self._idle)
-        self._timer.call_at(trio.current_time() + UNUSED, self._end_unused)
+        self._timer.call_at(trio.current_time() + IDLE_SECONDS, self._end_unused)
 
     @trio.lowlevel.enable_ki_protection
     def _end_unused(self) -> None:
-        count = max(0, min(self._unused - IDLE, AT_ONCE))
-        for task in list(self._idle)[:count]:  # those that have parked for the longest time
+        """End the workers that no job has needed since `_watch`."""
+        count = max(0, min(self._unused - KEPT_IDLE_WORKERS, MAX_ENDED_AT_ONCE))
+        for task in list(self._idle)[:count]:  # the longest parked workers first
             trio.lowlevel.reschedule(task, self._idle.pop(task))
         self._is_watched = False
-        if len(self._idle) > IDLE:
+        if len(self._idle) > KEPT_IDLE_WORKERS:
             self._watch()

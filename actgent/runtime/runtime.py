@@ -11,11 +11,11 @@ import attrs
 import trio
 
 from actgent.actors.actor import Actor
-from actgent.actors.cell import GRACE, Surroundings
+from actgent.actors.cell import GRACE, SystemContext
 from actgent.actors.dead_letters import DeadLetter
 from actgent.actors.event_loop import check_loop
 from actgent.actors.gc_tuning import tuned_gc
-from actgent.actors.lines import LineOf
+from actgent.actors.message_groups import LineOf
 from actgent.actors.ref import ActorRef, Address
 from actgent.actors.supervision import Supervision
 from actgent.actors.system import ActorSystem
@@ -121,7 +121,7 @@ class Runtime(Insight, Ratings, Moving):
         self.propagation = propagation
         self.drains: list[IsLeft] = []
         """Which sessions are about to leave this process."""
-        around = Surroundings(policy=supervision, events=events, find_waiter=find_waiter)
+        around = SystemContext(policy=supervision, events=events, find_waiter=find_waiter)
         self._system = ActorSystem(nursery, around)
         self.timer = around.timer
         self.toolsets = ToolsetHost(nursery, events)

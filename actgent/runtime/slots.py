@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from weakref import WeakValueDictionary
 
 from actgent.actors.actor import waiting_actor
-from actgent.actors.wait_graph import WaitNode, refuse_cycle, waiting, way_back
+from actgent.actors.wait_graph import WaitNode, find_cycle, refuse_cycle, waiting
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn, is_inside, running_turn
 
@@ -139,7 +139,7 @@ def would_wait_for_itself(target: SessionContext) -> bool:
     waiter = running_session()
     if waiter is None or waiter.wait_node is None:
         return waiter is target
-    return target.wait_node is not None and bool(way_back(waiter.wait_node, target.wait_node).path)
+    return target.wait_node is not None and bool(find_cycle(waiter.wait_node, target.wait_node).path)
 
 
 def check_cycle(waiter: SessionContext, target: SessionContext) -> None:

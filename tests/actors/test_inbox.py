@@ -163,7 +163,7 @@ def test_the_verbs_of_a_turn_need_one(verb, waiting):
     inbox = PriorityInbox[Note]()
     if waiting:
         inbox.put_nowait(Note("a"), now=0)
-    with pytest.raises(UsageError, match="nothing of session 's' is out"):
+    with pytest.raises(UsageError, match="no message of session 's' is claimed"):
         getattr(inbox, verb)(Note("x") if verb == "put_followup" else "s")
     assert inbox.statistics().claimed == 0
     assert drain(inbox) == ["a"] * waiting
@@ -544,11 +544,11 @@ class Crowd:
 
     def check(self) -> None:
         """Nobody waits at a gate that is open; who waits at the inbox's keeps a place of its session."""
-        for gate, queue in self.inbox._gates.queues.items():
+        for gate, queue in self.inbox._senders.queues.items():
             if gate is None:
                 assert self.inbox.statistics().waiting == self.inbox.capacity
             else:
-                assert {self.inbox.reached(sender.place[2]) for sender in queue} == {gate}
+                assert {self.inbox.reached_bound(sender.place[2]) for sender in queue} == {gate}
 
 
 STEPS = st.lists(
@@ -576,7 +576,7 @@ async def test_no_sender_waits_for_room_that_is_there(steps):
         while inbox.sessions():
             crowd.take()
     assert sorted(crowd.ended) == sorted(str(i) for i in range(len(crowd.scopes)))
-    assert inbox._gates.queues == {}
+    assert inbox._senders.queues == {}
     assert set(attrs.astuple(inbox.statistics())) == {0}
 
 

@@ -155,7 +155,7 @@ async def test_of_two_that_fail_together_one_counts(autojump_clock, caplog):
             gate.set()
         assert sorted(asked) == ["done", "it failed 1 time, last with RuntimeError"]
         assert len(begun) == 3
-    assert "raised while a message beside it failed" in caplog.text
+    assert "raised while it was cancelled by the failure of another message" in caplog.text
 
 
 async def test_a_clean_up_that_fails_beside_a_failure_counts_for_nothing(autojump_clock, caplog):
@@ -238,8 +238,8 @@ async def test_a_message_that_waits_for_another_actor_lends_its_place(autojump_c
         begun = trio.current_time()
         await ping.ask(1)
         assert trio.current_time() - begun == 2
-        assert not ping._lines._nodes
-        assert not pong._lines._nodes
+        assert not ping._groups._nodes
+        assert not pong._groups._nodes
 
 
 async def test_parallel_asks_of_one_message_lend_its_place_until_the_last_answer(autojump_clock):
@@ -316,8 +316,8 @@ async def test_actors_side_by_side_and_agents_ask_each_other(autojump_clock):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"concurrency": 0}, "actor 'desk': concurrency=0: at least 1"),
-        ({"concurrency": "2"}, "actor 'desk': concurrency='2': at least 1"),
+        ({"concurrency": 0}, "actor 'desk': concurrency=0 must be at least 1"),
+        ({"concurrency": "2"}, "actor 'desk': concurrency='2' must be at least 1"),
         ({"concurrency": 2, "line_of": "name"}, "line_of= takes a function of the payload, not 'name'"),
     ],
 )

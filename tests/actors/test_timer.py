@@ -1,7 +1,7 @@
 import trio
 import trio.testing
 
-from actgent.actors.timer import COMPACT_FROM, Timer
+from actgent.actors.timer import MIN_COMPACT_ENTRIES, Timer
 
 
 async def test_alarms_ring_in_the_order_of_their_deadlines(nursery, autojump_clock):
@@ -59,7 +59,7 @@ async def test_an_alarm_may_set_the_next(nursery, autojump_clock):
 def test_cancelled_alarms_do_not_pile_up():
     """However many calls are answered in time, the heap stays about as large as what is still set."""
     timer = Timer()
-    for _ in range(20 * COMPACT_FROM):
+    for _ in range(20 * MIN_COMPACT_ENTRIES):
         timer.call_at(1e9, lambda: None).cancel()
     assert len(timer) == 0
-    assert len(timer._heap) <= COMPACT_FROM
+    assert len(timer._heap) <= MIN_COMPACT_ENTRIES

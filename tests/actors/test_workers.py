@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from actgent.actors.timer import Timer
-from actgent.actors.workers import IDLE, UNUSED, Workers
+from actgent.actors.workers import IDLE_SECONDS, KEPT_IDLE_WORKERS, Workers
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -113,10 +113,10 @@ async def test_workers_that_no_job_needs_end(nursery, autojump_clock):
     for _ in range(10):
         for number in range(20):
             workers.start_soon(number)
-        await trio.sleep(UNUSED / 3)
-    assert count() == 20 + IDLE
-    await trio.sleep(3 * UNUSED)
-    assert count() == IDLE
+        await trio.sleep(IDLE_SECONDS / 3)
+    assert count() == 20 + KEPT_IDLE_WORKERS
+    await trio.sleep(3 * IDLE_SECONDS)
+    assert count() == KEPT_IDLE_WORKERS
     nursery.cancel_scope.cancel()
 
 
@@ -205,7 +205,7 @@ def test_a_worker_that_parks_while_ctrl_c_comes_has_not_ended_for_who_has_a_job(
     assert [name for half, name, _ in log if half == "finish"] == ["first", "second"]
 
 
-@pytest.mark.parametrize("jobs", [1, IDLE + 1])
+@pytest.mark.parametrize("jobs", [1, KEPT_IDLE_WORKERS + 1])
 def test_ctrl_c_cuts_nobody_who_wakes_a_worker(monkeypatch, jobs, autojump_clock):
     """Who has a job for it, or ends it as none needs it: a worker that is taken out and not woken could not be cancelled."""
     wake, log, pressed = trio.lowlevel.reschedule, [], []
@@ -227,7 +227,7 @@ def test_ctrl_c_cuts_nobody_who_wakes_a_worker(monkeypatch, jobs, autojump_clock
             monkeypatch.setattr(trio.lowlevel, "reschedule", press)
             if jobs == 1:
                 workers.start_soon("next")
-            await trio.sleep(2 * UNUSED)
+            await trio.sleep(2 * IDLE_SECONDS)
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.RaisesGroup(KeyboardInterrupt, allow_unwrapped=True, flatten_subgroups=True):

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from actgent.actors.wait_graph import WaitNode, waiting, way_back
+from actgent.actors.wait_graph import WaitNode, find_cycle, waiting
 
 
 def nodes(count):
@@ -23,9 +23,9 @@ def test_a_circle_is_named_by_its_last_edge(length):
     ring = nodes(length)
     with ExitStack() as edges:
         for waiter, target in pairwise(ring):
-            assert way_back(waiter, target).path == ()
+            assert find_cycle(waiter, target).path == ()
             edges.enter_context(waiting(waiter, target))
-        way = way_back(ring[-1], ring[0])
+        way = find_cycle(ring[-1], ring[0])
         assert names(way) == [str(length - 1), *map(str, range(length))]
         assert way.steps <= 2 * length
     assert all(node.is_alone for node in ring)
@@ -34,7 +34,7 @@ def test_a_circle_is_named_by_its_last_edge(length):
 def test_who_waits_for_itself_is_a_circle():
     """Without any edge."""
     (node,) = nodes(1)
-    assert way_back(node, node).path == (node, node)
+    assert find_cycle(node, node).path == (node, node)
 
 
 def test_parallel_waits_count_one_by_one():
@@ -43,8 +43,8 @@ def test_parallel_waits_count_one_by_one():
     with waiting(one, other):
         with waiting(one, other):
             pass
-        assert way_back(other, one).path
-    assert not way_back(other, one).path
+        assert find_cycle(other, one).path
+    assert not find_cycle(other, one).path
 
 
 def test_many_who_wait_do_not_make_a_search_long():
@@ -53,10 +53,10 @@ def test_many_who_wait_do_not_make_a_search_long():
     with ExitStack() as edges:
         for worker in workers:
             edges.enter_context(waiting(lead, worker))
-        back = way_back(workers[-1], lead)
+        back = find_cycle(workers[-1], lead)
         assert (back.path, back.steps) == ((workers[-1], lead, workers[-1]), 2)
-        assert way_back(workers[0], stranger).steps == 0
-        assert way_back(stranger, lead).steps == 0
+        assert find_cycle(workers[0], stranger).steps == 0
+        assert find_cycle(stranger, lead).steps == 0
 
 
 def test_ten_thousand_acyclic_graphs_have_no_circle():
@@ -69,11 +69,11 @@ def test_ten_thousand_acyclic_graphs_have_no_circle():
         chosen = chance.sample(pairs, chance.randint(1, min(len(pairs), 20)))
         with ExitStack() as edges:
             for waiter, target in chosen:
-                way = way_back(waiter, target)
+                way = find_cycle(waiter, target)
                 assert way.path == ()
                 edges.enter_context(waiting(waiter, target))
             waiter, target = chance.choice(chosen)
-            path = way_back(target, waiter).path
+            path = find_cycle(target, waiter).path
             assert path[0] is path[-1] is target
             assert all(b in a.waits_for for a, b in pairwise(path[1:]))
             closed += 1
@@ -102,7 +102,7 @@ def test_circles_in_random_graphs_are_found_exactly_where_a_search_of_everything
                 held.pop(chance.randrange(len(held))).close()
                 continue
             waiter, target = chance.sample(crowd, 2)
-            found = bool(way_back(waiter, target).path)
+            found = bool(find_cycle(waiter, target).path)
             assert found == reaches(target, waiter)
             refused += found
             if not found:

@@ -1,0 +1,155 @@
+"""Backpressure of an inbox: the tasks that wait for room, and the order in which they are admitted.
+
+A sender that finds no room waits in a queue of the bound that is reached. The bound of its session comes first, then the
+bound of the whole inbox; a sender that waits for the inbox keeps a slot of its session. The bounds of the inbox also count
+bytes: a large message at the head of a queue waits for its bytes, and the senders after it wait with it. Senders are admitted
+in the order in which the inbox dispatches messages: by owner, priority level and key. The task that frees a slot admits the
+next sender first and then wakes the sender's task. So no wake-up is lost, and no later sender overtakes.
+"""
+
+import enum
+import typing
+from typing import Generic, TypeVar
+
+import attrs
+import trio
+
+from actgent.messages import Priority
+from actgent.support.rotation import Rotation, Ticket
+
+
+class InboxItem(typing.Protocol):
+    """The attributes of a message that an inbox reads."""
+
+    @property
+    def session_id(self) -> str: ...
+    @property
+    def priority(self) -> Priority: ...
+    @property
+    def deadline(self) -> float | None: ...
+
+
+M = TypeVar("M", bound=InboxItem)
+Place = tuple[float, int, M, float]
+"""Entry of a session's queue: sort position, serial number, message, key. The first two are the sort order. A place can be
+reserved before its message is enqueued."""
+
+Bound = tuple[str | None, bool] | None
+"""A bound that can be reached: (session id, whether it is the URGENT bound), `URGENT_BYTES`, or None for the whole inbox."""
+URGENT_BYTES = (None, True)
+"""The bound on the bytes of all URGENT messages of an inbox."""
+INBOX_BOUNDS = (None, URGENT_BYTES)
+"""The bounds of a whole inbox. A sender that waits for one of them keeps a slot of its session."""
+
+
+class Unbounded(enum.Enum):
+    """The type of `UNBOUNDED`."""
+
+    UNBOUNDED = enum.auto()
+
+
+UNBOUNDED = Unbounded.UNBOUNDED
+"""Result of `reached_bound` if the inbox has room."""
+LEVELS = len(Priority)
+"""Number of priority levels."""
+
+
+@attrs.define(eq=False)
+class WaitingSender(Generic[M]):
+    """A task that waits for room for its message."""
+
+    place: Place[M]
+    task: trio.lowlevel.Task
+    reserves: bool = False
+    """True if the sender only reserves a place and enqueues its message later."""
+    bound: Bound = None
+    """The bound that keeps the message out."""
+    ticket: "Ticket[WaitingSender[M]] | None" = None
+    """Position in the queue of that bound."""
+
+
+class BoundedInbox(typing.Protocol[M]):
+    """The operations of an inbox that `WaitingSenders` uses."""
+
+    def reached_bound(self, message: M) -> Bound | Unbounded:
+        """Return the bound that keeps a message out, or `UNBOUNDED` if there is room."""
+
+    def admit(self, sender: WaitingSender[M]) -> None:
+        """Enqueue the message of a sender, or reserve its place."""
+
+    def enter(
+        self, rotation: Rotation[WaitingSender[M]], sender: WaitingSender[M]
+    ) -> Ticket[WaitingSender[M]]:
+        """Add a sender to the queue of its bound."""
+
+    def leave(self, sender: WaitingSender[M]) -> None:
+        """Undo `enter`."""
+
+    def is_kept_out(self, sender: WaitingSender[M]) -> bool:
+        """True if the bound that a sender waits for is still reached."""
+
+    def forget(self, sender: WaitingSender[M]) -> None:
+        """Drop the session queue of a sender that gave up, if the queue is empty."""
+
+    def next_turn(self) -> int:
+        """Return the serial number of an owner's turn."""
+
+
+class WaitingSenders(Generic[M]):
+    """The senders that wait for room in one inbox."""
+
+    def __init__(self, inbox: BoundedInbox[M]) -> None:
+        self.queues: dict[Bound, Rotation[WaitingSender[M]]] = {}
+        """Senders by the bound that keeps them out. No queue is empty."""
+        self._inbox = inbox
+
+    def __len__(self) -> int:
+        return sum(len(queue) for queue in self.queues.values())
+
+    @trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
+    async def wait(self, sender: WaitingSender[M], seconds: float) -> bool:
+        """Wait until a sender is admitted; return False after `seconds` without room. A cancelled wait leaves no trace."""
+        with trio.move_on_after(seconds):
+            self._queue(sender)
+            await trio.lowlevel.wait_task_rescheduled(lambda _: self._give_up(sender))
+            return True
+        return False
+
+    @trio.lowlevel.enable_ki_protection
+    def open(self, bound: Bound) -> None:
+        """Admit senders that wait for a bound, in order, while there is room. One large message can free room for several."""
+        while (queue := self.queues.get(bound)) is not None:
+            ticket = queue.first()
+            if ticket is None or self._inbox.is_kept_out(ticket.item):
+                return
+            queue.take(ticket, self._inbox.next_turn())
+            self._unqueue(ticket.item)
+            self._queue(ticket.item)
+
+    def _queue(self, sender: WaitingSender[M]) -> None:
+        """Add a sender to the queue of the bound that keeps it out, or admit it if there is room."""
+        bound = self._inbox.reached_bound(sender.place[2])
+        if bound is UNBOUNDED:
+            self._inbox.admit(sender)
+            trio.lowlevel.reschedule(sender.task)
+            return
+        sender.bound = bound
+        queue = self.queues.get(bound)
+        if queue is None:
+            queue = self.queues[bound] = Rotation(LEVELS)
+        sender.ticket = self._inbox.enter(queue, sender)
+
+    def _unqueue(self, sender: WaitingSender[M]) -> None:
+        queue = self.queues[sender.bound]
+        if sender.ticket is not None:
+            queue.remove(sender.ticket)
+        if not queue:
+            del self.queues[sender.bound]
+        self._inbox.leave(sender)
+
+    def _give_up(self, sender: WaitingSender[M]) -> trio.lowlevel.Abort:
+        self._unqueue(sender)
+        if sender.bound in INBOX_BOUNDS:
+            self.open((sender.place[2].session_id, sender.bound is not None))
+            self._inbox.forget(sender)
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -1,0 +1,95 @@
+"""Message groups: which messages of an actor run one after the other, and which run concurrently.
+
+An actor with `concurrency=1` handles one message at a time, so all of its messages are one group. With a larger
+`concurrency`, messages of one group are handled in order and messages of different groups concurrently. A message that waits
+for another actor or an agent releases its concurrency slot for that time. So a circle of actors makes progress as long as
+each has a free group; only a group that waits for itself is a deadlock. An actor that handles one message at a time releases
+no slot.
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import attrs
+
+from actgent.errors import ConfigurationError
+
+from .inbox import PriorityInbox
+from .wait_graph import WaitNode
+
+LineOf = Callable[[Any], str]
+"""Returns the group name of a payload."""
+_ONLY_GROUP = ""
+"""Group of all messages of an actor that handles one message at a time."""
+
+
+@attrs.define(eq=False)
+class MessageGroups:
+    """The message groups of one actor, with the nodes of the wait graph that stand for them."""
+
+    name: str
+    """Name of the actor."""
+    concurrency: int = 1
+    """Maximum number of messages that run concurrently."""
+    line_of: LineOf | None = None
+    """Function that returns the group of a payload; None puts each message into a group alone."""
+    actor_node: WaitNode = attrs.field(init=False)
+    """Node of the whole actor in the wait graph."""
+    _nodes: dict[str, WaitNode] = attrs.field(init=False, factory=dict)
+    """Nodes of the groups that wait or are waited for, by group."""
+    _serial: "itertools.count[int]" = attrs.field(init=False, factory=itertools.count)
+
+    def __attrs_post_init__(self) -> None:
+        self.actor_node = WaitNode(self.name)
+        concurrency: object = self.concurrency
+        if not isinstance(concurrency, int) or concurrency < 1:
+            raise ConfigurationError(f"actor {self.name!r}: concurrency={concurrency!r} must be at least 1")
+        if not (self.line_of is None or callable(self.line_of)):
+            raise ConfigurationError(
+                f"actor {self.name!r}: line_of= takes a function of the payload, not {self.line_of!r:.200}"
+            )
+
+    @property
+    def are_concurrent(self) -> bool:
+        """False if the actor handles one message at a time."""
+        return self.concurrency > 1
+
+    def group_of(self, payload: Any) -> str:
+        """Return the group of a payload.
+
+        Raises:
+            ConfigurationError: `line_of` returned a value that is not a string.
+        """
+        if self.concurrency == 1:
+            return _ONLY_GROUP
+        if self.line_of is None:
+            return str(next(self._serial))
+        group = self.line_of(payload)
+        if not isinstance(group, str):
+            raise ConfigurationError(f"actor {self.name!r}: line_of= returns a text, not {group!r:.200}")
+        return group
+
+    def node(self, group: str, inbox: PriorityInbox[Any]) -> WaitNode:
+        """Return the wait-graph node of a group. While the node waits, the group releases its concurrency slot."""
+        if self.concurrency == 1:
+            return self.actor_node
+        node = self._nodes.get(group)
+        if node is None:
+            node = WaitNode(f"{self.name}/{group}", on_wait=partial(_lend_slot, inbox, group))
+            self._nodes[group] = node
+        return node
+
+    def forget(self, group: str) -> None:
+        """Drop the wait-graph node of a group if the node has no edges."""
+        node = self._nodes.get(group)
+        if node is not None and node.is_alone:
+            del self._nodes[group]
+
+
+def _lend_slot(inbox: PriorityInbox[Any], group: str, begins: bool) -> None:  # noqa: FBT001 - see WaitNode.on_wait
+    if begins:
+        inbox.lend(group)
+    else:
+        inbox.reclaim(group)
