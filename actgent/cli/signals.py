@@ -19,7 +19,8 @@ class Shutdown:
         self.all = trio.CancelScope()
         self.grace = GRACE
         """Seconds to end what runs after the first signal; a command that needs longer says so before it runs."""
-        self._notice = notice
+        self.notice = notice
+        """Prints a line about the first signal; a command that has a log sets another one."""
         self._waits: set[trio.CancelScope] = set()
         self._stop: trio.Event | None = None
 
@@ -61,7 +62,7 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        self._notice(f"ending what runs, for at most {self.grace:g} s; press Ctrl-C again to force quit")
+        self.notice(f"ending what runs, for at most {self.grace:g} s; press Ctrl-C again to force quit")
         self.all.deadline = trio.current_time() + self.grace
         for scope in self._waits:
             scope.cancel()

@@ -1,6 +1,7 @@
 """Reading and writing on a terminal or a pipe. What is shown is data: never markup, never a control sequence."""
 
 import errno
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -40,6 +41,13 @@ class Terminal:
     def __init__(self) -> None:
         self.console = _Output(highlight=False)
         self._errors = _Output(highlight=False, stderr=True)
+        self._log: logging.Logger | None = None
+
+    def logging_to(self, log: logging.Logger) -> "Terminal":
+        """Return a terminal whose notices and complaints are log records, for a command that runs as a service."""
+        terminal = Terminal()
+        terminal._log = log
+        return terminal
 
     @property
     def is_live(self) -> bool:
@@ -59,10 +67,16 @@ class Terminal:
 
     def complain(self, problem: object) -> None:
         """One line about what went wrong."""
+        if self._log is not None:
+            self._log.error("%s", one_line(problem))
+            return
         self._errors.out(f"actgent: {one_line(problem)}", style="red", highlight=False)
 
     def notice(self, text: str) -> None:
         """One line beside the answers."""
+        if self._log is not None:
+            self._log.info("%s", one_line(text))
+            return
         self._errors.out(f"actgent: {one_line(text)}", style="dim", highlight=False)
 
 

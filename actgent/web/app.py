@@ -21,6 +21,7 @@ from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_id, traceparent, valid_traceparent
 from actgent.support.logs import Each, logger_of
 
+from .access_log import log_request
 from .bounds import GatewayLimits, Meters
 from .inside import Inside
 from .problems import MEDIA_TYPE, Problem, problem_of
@@ -118,7 +119,7 @@ class Application:
             await self._serve(scope, receive, send)
 
     async def _serve(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        answer = _Answer(send)
+        answer, begun = _Answer(send), trio.current_time()
         try:
             answer.origin = self.doors.check(scope)
             _check_framing(scope)
@@ -133,6 +134,7 @@ class Application:
             await problem_response(problem, answer.id)(scope, receive, answer)
         finally:
             self.inside.metrics.requests[answer.route, answer.status] += 1
+            log_request(scope["method"], answer.route, answer.status, begun, answer.id)
 
     def _routed(self, scope: ASGIScope, answer: "_Answer") -> ASGIScope:
         """The same request with its path as it was sent: what is encoded in a segment does not part it.

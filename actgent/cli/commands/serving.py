@@ -6,6 +6,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from actgent.cli.serving.notify import NotifyOptions
+from actgent.cli.serving.operation_options import OperationOptions
 from actgent.cli.serving.place import PlaceOptions
 from actgent.cli.terminal import Terminal
 
@@ -24,8 +25,8 @@ def serve(
     host: Repeated = (),
     tls_cert: str | None = None,
     tls_key: str | None = None,
-    streams: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
     notify: NotifyOptions | None = None,
+    operation: OperationOptions | None = None,
     broker: str | None = None,
     pool: str | None = None,
     name: str | None = None,
@@ -46,8 +47,8 @@ def serve(
         host: A name by which it is asked, as browsers send it; may be given several times.
         tls_cert: A certificate, where no proxy in front speaks TLS.
         tls_key: Its key.
-        streams: Streams that one token may have open at a time; 1,000 without it.
         notify: Who is told of what happens.
+        operation: How it logs, starts and ends.
         broker: The broker of a cluster, amqps://USER:PASSWORD@HOST/VHOST; with --pool, or without a target, the variable
             ACTGENT_BROKER says it, which no list of processes shows.
         pool: Which nodes of the cluster: those that host the same agents; `default` without it.
@@ -66,8 +67,8 @@ def serve(
         hosts=host,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        streams=streams,
         notify=notify or NotifyOptions(),
+        operation=operation or OperationOptions(),
         broker=broker,
         pool=pool,
         name=name,

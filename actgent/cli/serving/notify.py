@@ -1,6 +1,5 @@
 """Webhooks as options of `actgent serve`."""
 
-from collections.abc import Iterator
 from typing import Annotated
 
 import attrs
@@ -26,13 +25,3 @@ class NotifyOptions:
     """HOST[:PORT][/PATH] or a network that is not public, for the addresses that clients give; may be given several times."""
     notify_secrets: str | None = None
     """The file of the secrets that requests are signed with, one a line, the newest first; made where there is none."""
-
-    def as_arguments(self) -> Iterator[str]:
-        """The same as a command line has them."""
-        for field in attrs.fields(NotifyOptions):
-            name, value = f"--{field.name.replace('_', '-')}", getattr(self, field.name)
-            if value is True:
-                yield name
-            elif value:
-                for each in [value] if isinstance(value, str) else value:
-                    yield from (name, each)

@@ -1,5 +1,7 @@
 """`actgent serve`: agents over HTTP, to the first signal; then what runs ends, and streams are told so."""
 
+import importlib.util
+import logging
 import os
 import socket
 import ssl
@@ -24,6 +26,8 @@ from actgent.web.webhooks.webhook import EVENTS, Webhook
 
 from .cluster_place import BROKER, NODE_GRACE, ClusterPlace
 from .notify import NotifyOptions
+from .operation_options import OperationOptions, arguments_of
+from .server_log import LOGGER, logging_to_stderr
 
 GRACE = 5.0
 """Seconds for requests at the end; agents have theirs."""
@@ -42,8 +46,8 @@ class ServeOptions:
     hosts: tuple[str, ...] = ()
     tls_cert: str | None = None
     tls_key: str | None = None
-    streams: int | None = None
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
+    operation: OperationOptions = attrs.field(factory=OperationOptions)
     broker: str | None = None
     pool: str | None = None
     name: str | None = None
@@ -65,7 +69,6 @@ class ServeOptions:
             "--host": self.hosts,
             "--tls-cert": [self.tls_cert],
             "--tls-key": [self.tls_key],
-            "--streams": [None if self.streams is None else str(self.streams)],
             "--broker": [self.broker],
             "--pool": [self.pool],
             "--name": [self.name],
@@ -74,15 +77,22 @@ class ServeOptions:
             part for name, values in given.items() for value in values if value for part in (name, value)
         ]
         target = [] if self.target is None else [self.target]
-        return ["serve", *target, *options, *self.notify.as_arguments()]
+        return ["serve", *target, *options, *arguments_of(self.notify), *arguments_of(self.operation)]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     """Serve the agents of a target, or those of a cluster's nodes, to the first signal or until the node is drained."""
     check_extra()
+    operation = options.operation
+    with logging_to_stderr(operation.log_format, operation.log_level):
+        return await _serve(options, terminal.logging_to(logging.getLogger(LOGGER)), shutdown)
+
+
+async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
+    shutdown.notice, shutdown.grace = terminal.notice, options.operation.grace
     if options.place is not None and options.target is not None:
         shutdown.grace = NODE_GRACE
-        if any(options.notify.as_arguments()):
+        if any(arguments_of(options.notify)):
             raise ConfigurationError(NO_WEBHOOKS)
     tls = _tls_of(options)
     notify, is_new = webhooks_of(options.notify)
@@ -90,6 +100,10 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
         terminal.notice(
             f"made {options.notify.notify_secrets}: receivers check signatures with the secret in it"
         )
+    with shutdown.waiting():
+        await _wait_for_journal(options, terminal)
+    if shutdown.is_asked:
+        return 0
     async with (
         _open_source(options) as source,
         open_gateway(
@@ -103,12 +117,27 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
             notify=notify,
         ) as gateway,
     ):
-        _greet(source, gateway, terminal)
+        _greet(source, gateway, terminal, is_json=options.operation.log_format == "json")
         with shutdown.waiting():
             await source.left.wait()
             terminal.notice("the node was drained")
         _tell_manager("STOPPING=1")
+    terminal.notice("stopped")
     return 0
+
+
+async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
+    """Wait until the database of a journal in PostgreSQL can be reached; raises as `wait_until_reachable`."""
+    place = options.place
+    journal = options.journal if place is None else None if options.target is None else place.journal_url()
+    if journal is None or not journal.startswith(("postgres://", "postgresql://")):
+        return
+    if importlib.util.find_spec("psycopg") is None:
+        return  # `open_runtime` names the missing extra
+    from actgent.journal.postgres.reachable import wait_until_reachable  # noqa: PLC0415 - of the extra
+
+    seconds = options.operation.wait_for_journal
+    await wait_until_reachable(journal, seconds=seconds, report=terminal.notice)
 
 
 @attrs.frozen(kw_only=True)
@@ -162,6 +191,7 @@ async def _open_agents(
     async with _open_runtime(options, place) as runtime:
         async with runtime.starting():
             for agent in agents:
+                agent.grace = options.operation.grace
                 await runtime.start(agent)
         member = runtime.membership
         yield _Source(served=runtime, names=names, left=trio.Event() if member is None else member.left)
@@ -182,16 +212,17 @@ def _check_client(options: ServeOptions) -> None:
     Raises:
         ConfigurationError: something was given that does.
     """
-    if options.journal is not None or any(options.notify.as_arguments()):
+    if options.journal is not None or any(arguments_of(options.notify)):
         raise ConfigurationError(
             "a gateway without agents has no journal, and notifies nobody: leave out --journal and --notify, or name the agents "
             "that it is to serve as a node"
         )
 
 
-def _greet(source: _Source, gateway: Gateway, terminal: Terminal) -> None:
-    """Tell people, and the service manager, where it answers."""
-    terminal.line(f"{source.names} at {gateway.url}/v1; Ctrl-C ends it")
+def _greet(source: _Source, gateway: Gateway, terminal: Terminal, *, is_json: bool) -> None:
+    """Print the address, and notify the service manager. With a log in JSON the address is a log record."""
+    show = terminal.notice if is_json else terminal.line
+    show(f"{source.names} at {gateway.url}/v1; Ctrl-C ends it")
     if gateway.key is not None:
         terminal.line(f"token (of this run alone): {gateway.key}")
         terminal.line(f"dashboard: {gateway.link}")
@@ -209,8 +240,7 @@ def _tell_manager(state: str) -> None:
 
 
 def _limits_of(options: ServeOptions) -> GatewayLimits:
-    known = GatewayLimits(grace=GRACE)
-    return known if options.streams is None else attrs.evolve(known, streams=options.streams)
+    return GatewayLimits(grace=min(GRACE, options.operation.grace), **options.operation.limits())
 
 
 def _tls_of(options: ServeOptions) -> ssl.SSLContext | None:
@@ -232,7 +262,7 @@ def webhooks_of(options: NotifyOptions) -> tuple[list[Webhook], bool]:
     """
     urls: list[str | None] = [*options.notify, *([None] if options.notify_sessions else [])]
     if not urls:
-        if any(options.as_arguments()):
+        if any(arguments_of(options)):
             raise ConfigurationError("the options of webhooks go with --notify URL, or --notify-sessions")
         return [], False
     if options.notify_allow and not options.notify:

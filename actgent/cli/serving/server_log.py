@@ -1,0 +1,84 @@
+"""The log of `actgent serve` on standard error: one line a record, as text or as JSON, with time and level."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import orjson
+
+from actgent.errors.printable import shown
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+LOGGER = "actgent.serve"
+"""Name of the logger for notices of the command itself."""
+_MAX_MESSAGE = 8_000
+"""Characters of a message; our own loggers bound each argument below that."""
+
+
+@contextmanager
+def logging_to_stderr(log_format: LogFormat, level: LogLevel) -> Iterator[None]:
+    """Write log records to standard error for the block.
+
+    Loggers of actgent pass records from `level` on; those of other libraries from WARNING on, because their records may
+    quote addresses with keys.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JSONFormatter() if log_format == "json" else _TextFormatter())
+    root, ours = logging.getLogger(), logging.getLogger("actgent")
+    before = ours.level
+    root.addHandler(handler)
+    ours.setLevel(level.upper())
+    try:
+        yield
+    finally:
+        ours.setLevel(before)
+        root.removeHandler(handler)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    """Return the time of a record as RFC 3339 in UTC, with milliseconds."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+class _TextFormatter(logging.Formatter):
+    """`TIME LEVEL LOGGER: MESSAGE`; a traceback follows on indented lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = record.levelname.lower()
+        line = f"{_time_of(record)} {level:<7} {record.name}: {shown(record.getMessage(), _MAX_MESSAGE)}"
+        traceback = _traceback_of(self, record)
+        return f"{line}\n{traceback}" if traceback else line
+
+
+class _JSONFormatter(logging.Formatter):
+    """One JSON object: time, level, logger, message; the fields of an access record; a traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        row: dict[str, Any] = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": shown(record.getMessage(), _MAX_MESSAGE),
+            **getattr(record, "fields", {}),
+        }
+        if traceback := _traceback_of(self, record):
+            row["traceback"] = traceback
+        return orjson.dumps(row, default=str).decode()
+
+
+def _traceback_of(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    """Return the traceback of a record, indented so that no line of it looks like a record; empty if it has none.
+
+    Loggers of actgent have already escaped and indented theirs (`support/logs.py`).
+    """
+    if record.exc_text:
+        return record.exc_text
+    if not record.exc_info:
+        return ""
+    lines = formatter.formatException(record.exc_info).splitlines()
+    return "\n".join(f"  {shown(line, _MAX_MESSAGE)}" for line in lines)

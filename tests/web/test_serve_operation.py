@@ -1,0 +1,277 @@
+"""`actgent serve` as a service, as processes: its log, its grace, its start without a database, wrong values."""
+
+import contextlib
+import json
+import re
+import signal
+import socket
+import subprocess
+import threading
+import urllib.parse
+
+import httpx2
+import pytest
+
+TEAM = """
+from pathlib import Path
+import trio
+from actgent import BareAgent, ScriptedLLM
+
+async def answer(chat):
+    Path("begun").touch()
+    while not Path("go").exists():
+        await trio.sleep(0.02)
+    return "done"
+
+clerk = BareAgent("clerk", llm=ScriptedLLM(["hello"], repeat=True))
+slow = BareAgent("slow", llm=ScriptedLLM(answer), grace=0)
+"""
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+
+
+@pytest.fixture
+def serve(tmp_path, commands, no_keys):
+    """`serve(*options)` starts `actgent serve` in the test's folder; standard error is a pipe."""
+    (tmp_path / "team.py").write_text(TEAM)
+    running = []
+
+    def start(*options):
+        line = ["actgent", "serve", "team.py", "--bind", "127.0.0.1:0", *options]
+        process = commands.popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def until(stream, pattern):
+    """Read lines up to one that matches, and return its first group."""
+    lines = b""
+    while line := stream.readline():
+        lines += line
+        if found := re.search(pattern, line.decode()):
+            return found[1]
+    raise AssertionError(lines.decode())
+
+
+def client_of(url, token):
+    return httpx2.Client(base_url=url, headers={"authorization": f"Bearer {token}"}, timeout=120)
+
+
+def end(process):
+    """Send SIGTERM, and return what is left of standard error; the exit code has to be that of the signal."""
+    process.send_signal(signal.SIGTERM)
+    lines = process.stderr.read().decode().splitlines()
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    return lines
+
+
+def test_json_log_has_requests_without_secrets(serve):
+    """Each line of standard error is an object; requests have their path template, and no id, query value or token."""
+    process = serve("--log-format", "json")
+    key = until(process.stdout, r"(act_\S+)")
+    url = until(process.stderr, r"at (http\S+)/v1")
+    with client_of(url, key) as ada:
+        made = ada.put("/v1/sessions/private-id", json={"agent": "clerk"})
+        ada.get("/v1/sessions?q=private-query")
+        ada.get("/v1/health/ready")
+        ada.get("/v1/metrics")
+        ada.get("/private-path")
+        ada.request("BREW", "/v1/agents")
+    rows = [json.loads(line) for line in end(process)]
+    assert all(re.fullmatch(TIME, row["time"]) and row["level"] and row["logger"] for row in rows)
+    requests = [row for row in rows if row["logger"] == "actgent.access"]
+    assert [(row["method"], row["path"], row["status"]) for row in requests] == [
+        ("PUT", "/v1/sessions/{id}", 201),
+        ("GET", "/v1/sessions", 200),
+        ("GET", "none", 404),
+        ("OTHER", "none", 405),
+    ]
+    assert requests[0]["request_id"] == made.headers["x-request-id"]
+    assert all(row["ms"] >= 0 for row in requests)
+    text = json.dumps(rows)
+    assert "private" not in text
+    assert key not in text
+
+
+def test_text_log_has_time_and_level(serve):
+    """With --log-level debug probes have lines, too; with warning there is none but for problems."""
+    process = serve("--log-level", "debug")
+    url = until(process.stdout, r"at (http\S+)/v1")
+    httpx2.get(f"{url}/v1/health/live")
+    lines = end(process)
+    assert all(re.match(rf"{TIME} (debug|info|warning|error) +actgent[\w.]*: ", line) for line in lines)
+    assert [line for line in lines if "GET /v1/health/live 200 " in line]
+    quiet = serve("--log-level", "warning")
+    url = until(quiet.stdout, r"at (http\S+)/v1")
+    httpx2.get(f"{url}/v1/agents")
+    assert end(quiet) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--log-format", "xml"), "log-format"),
+        (("--log-level", "loud"), "log-level"),
+        (("--grace", "-1"), "grace"),
+        (("--grace", "nan"), "grace"),
+        (("--grace", "soon"), "grace"),
+        (("--wait-for-journal", "-0.5"), "wait-for-journal"),
+        (("--streams", "0"), "streams"),
+        (("--rate", "0"), "rate"),
+        (("--burst", "many"), "burst"),
+    ],
+)
+def test_wrong_values_are_refused(serve, arguments, named):
+    """The error is one line that names the option, and the exit code is 2."""
+    process = serve(*arguments)
+    assert process.wait(timeout=120) == 2
+    text = process.stderr.read().decode()
+    assert re.fullmatch(r"actgent: [^\n]+\n", text)
+    assert named in text
+
+
+def test_a_turn_ends_within_the_grace(serve, tmp_path):
+    """--grace counts for all agents, also for one whose `grace=0`: its turn ends, and is answered in the journal."""
+    process = serve("--grace", "100", "--journal", "agents.db")
+    url = until(process.stdout, r"at (http\S+)/v1")
+    key = until(process.stdout, r"(act_\S+)")
+    with client_of(url, key) as ada:
+        ada.put("/v1/sessions/s1", json={"agent": "slow"})
+        ada.post("/v1/sessions/s1/messages", json={"content": "x", "message_id": "m1"})
+    _wait_for(tmp_path / "begun")
+    process.send_signal(signal.SIGTERM)
+    until(process.stderr, "(for at most 100 s)")
+    (tmp_path / "go").touch()
+    assert process.wait(timeout=120) == 128 + signal.SIGTERM
+    again = serve("--journal", "agents.db")
+    url = until(again.stdout, r"at (http\S+)/v1")
+    key = until(again.stdout, r"(act_\S+)")
+    with client_of(url, key) as ada:
+        events = ada.get("/v1/sessions/s1/events", headers={"accept": "application/json"}).json()["items"]
+    assert [each["event"] for each in events].count("turn") == 1
+    assert events[-1]["event"] == "ended"
+
+
+def test_a_turn_is_interrupted_after_the_grace(serve, tmp_path):
+    """Without any grace the process ends while a turn runs, and the next process resumes the turn."""
+    process = serve("--grace", "0", "--journal", "agents.db")
+    url = until(process.stdout, r"at (http\S+)/v1")
+    key = until(process.stdout, r"(act_\S+)")
+    with client_of(url, key) as ada:
+        ada.put("/v1/sessions/s1", json={"agent": "slow"})
+        ada.post("/v1/sessions/s1/messages", json={"content": "x", "message_id": "m1"})
+    _wait_for(tmp_path / "begun")
+    end(process)
+    (tmp_path / "go").touch()
+    again = serve("--journal", "agents.db")
+    url = until(again.stdout, r"at (http\S+)/v1")
+    key = until(again.stdout, r"(act_\S+)")
+    with client_of(url, key) as ada:
+        outcome = ada.get("/v1/sessions/s1/messages/m1", headers={"prefer": "wait=60"}).json()
+    assert outcome["outcome"]["text"] == "done"
+
+
+def test_rate_and_burst_are_limits_of_a_token(serve):
+    """The request after the burst is refused."""
+    process = serve("--rate", "0.001", "--burst", "3")
+    url = until(process.stdout, r"at (http\S+)/v1")
+    key = until(process.stdout, r"(act_\S+)")
+    with client_of(url, key) as ada:
+        assert [ada.get("/v1/agents").status_code for _ in range(4)] == [200, 200, 200, 429]
+
+
+def test_the_start_waits_for_the_database(serve, postgres_url):
+    """The log says that the server cannot be reached, and the agents answer as soon as it can."""
+    parts = urllib.parse.urlsplit(postgres_url)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    process = serve("--journal", postgres_url.replace(f":{parts.port}/", f":{port}/"))
+    line = until(process.stderr, r"(.*trying again for \d+ s)")
+    assert "refused" in line
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        forwarding = threading.Thread(target=_forward, args=(listener, parts.hostname, parts.port))
+        forwarding.start()
+        try:
+            url = until(process.stdout, r"at (http\S+)/v1")
+            assert httpx2.get(f"{url}/v1/health/ready").status_code == 200
+            end(process)
+        finally:
+            _shut_down(listener)
+            forwarding.join()
+
+
+def test_a_signal_ends_the_wait_for_the_database(serve):
+    """No agent has started, so nothing is drained."""
+    pytest.importorskip("psycopg")
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    process = serve("--journal", f"postgres://ada:secret@127.0.0.1:{port}/x", "--wait-for-journal", "600")
+    line = until(process.stderr, r"(.*trying again.*)")
+    lines = [line, *end(process)]
+    assert "secret" not in "".join(lines)
+
+
+@pytest.mark.parametrize("seconds", ["0", "600"])
+def test_what_no_wait_can_help_fails_at_once(serve, postgres_url, seconds):
+    """A database that does not exist is an error of the address."""
+    address = postgres_url.replace("/test?", "/no_such_database?")
+    assert address != postgres_url
+    process = serve("--journal", address, "--wait-for-journal", seconds)
+    assert process.wait(timeout=120) == 1
+    text = process.stderr.read().decode()
+    assert "no_such_database" in text
+    assert "trying again" not in text
+
+
+def test_no_wait_fails_at_once(serve):
+    """With --wait-for-journal 0 there is one attempt."""
+    pytest.importorskip("psycopg")
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    process = serve("--journal", f"postgres://ada@127.0.0.1:{port}/x", "--wait-for-journal", "0")
+    assert process.wait(timeout=120) == 1
+    text = process.stderr.read().decode()
+    assert "refused" in text
+    assert "trying again" not in text
+
+
+def _wait_for(path):
+    while not path.exists():
+        threading.Event().wait(0.02)
+
+
+def _forward(listener, host, port):
+    """Carry connections to a server until the listener is shut down; all of them are closed then."""
+    with contextlib.ExitStack() as connections:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                break
+            connections.enter_context(client)
+            server = connections.enter_context(socket.create_connection((host, port)))
+            for source, target in ((client, server), (server, client)):
+                pump = threading.Thread(target=_pump, args=(source, target))
+                pump.start()
+                connections.callback(pump.join)
+            for each in (client, server):
+                connections.callback(_shut_down, each)
+
+
+def _pump(source, target):
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    _shut_down(target)
+
+
+def _shut_down(connection):
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
