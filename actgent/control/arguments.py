@@ -1,18 +1,18 @@
-"""Arguments that many calls take: ids, seconds, numbers and limits, checked where they come in."""
+"""Checks of common arguments: ids, seconds, counts, flags and limits."""
 
 from actgent.errors import ConfigurationError
 
 from .limits import SHARED, Limits
 
 MAX_ID = 200
-"""Characters of an id or name that a program gives. Those that are made from others may be longer."""
+"""Maximum length in characters of an id or name that a program passes. Derived ids can be longer."""
 
 
 def check_limits(limits: object) -> None:
-    """Refuse what are no limits.
+    """Raise if a `limits=` argument is neither None nor `Limits`.
 
     Raises:
-        ConfigurationError: they are given and something else.
+        ConfigurationError: The value has another type.
     """
     if not isinstance(limits, Limits | None):
         raise ConfigurationError(
@@ -21,10 +21,10 @@ def check_limits(limits: object) -> None:
 
 
 def check_session_limits(limits: object) -> None:
-    """Refuse limits of a session that would not hold: only the shared bounds count for a session as a whole.
+    """Raise if session limits set a limit that applies to turns only.
 
     Raises:
-        ConfigurationError: The value is no `Limits`, or sets a bound of a turn.
+        ConfigurationError: The value is not a `Limits`, or it sets a limit of a turn.
     """
     check_limits(limits)
     if isinstance(limits, Limits) and (bounds := limits.bounds_of_turns):
@@ -36,10 +36,10 @@ def check_session_limits(limits: object) -> None:
 
 
 def check_id(name: str, value: object) -> None:
-    """Refuse an id that is given and is no bounded, printable text: it reaches logs, terminals and databases as it is.
+    """Raise if an id is not a short printable text. Ids reach logs, terminals and databases unchanged. None is accepted.
 
     Raises:
-        ConfigurationError: it is not text, blank, too long, or has a character that is not seen or moves others.
+        ConfigurationError: The id is not a text, is blank or too long, or has an unprintable character.
     """
     if value is None:
         return
@@ -57,10 +57,10 @@ def check_id(name: str, value: object) -> None:
 
 
 def at_least_one(name: str, value: int) -> int:
-    """A number of things.
+    """Return a count after checking it.
 
     Raises:
-        ConfigurationError: no whole number, or less than one.
+        ConfigurationError: The value is not a whole number of at least 1.
     """
     if type(value) is not int or value < 1:
         raise ConfigurationError(f"{name}= is a whole number, at least 1, not {value!r}")
@@ -68,7 +68,7 @@ def at_least_one(name: str, value: int) -> int:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return a flag.
+    """Return a flag after checking it.
 
     Raises:
         ConfigurationError: The value is not True or False.
@@ -79,10 +79,10 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Refuse what is no time to wait.
+    """Raise if a value is not a duration in seconds.
 
     Raises:
-        ConfigurationError: not a number, or less than zero.
+        ConfigurationError: The value is not a number, or is negative.
     """
     if not (isinstance(value, (int, float)) and value >= 0):
         raise ConfigurationError(f"{name}= is a number of seconds, at least 0, not {value!r}")

@@ -1,17 +1,17 @@
-"""What turns and sessions may still spend: reserved before a model call, settled after it.
+"""Budgets of turns and sessions: an amount is reserved before a model call and settled after it.
 
-An `Account` is one bounded thing: a turn with all that it delegates, or a session with its children. A `Budget` is
-what one turn draws on: its own account, and those of its session, of the sessions above, and of the turn that asked
-for it. Each is there once, however many ways lead to it, and what is taken is taken from all of them or from none.
+An `Account` counts the usage of one turn with its delegated work, or of one session with its child sessions. A `Budget` holds
+the accounts that one turn draws on: the turn's account, those of its session, of the parent sessions, and of the turn that
+asked for it. Each account appears once. An amount is taken from all of them or from none.
 
     room = limit - spent - reserved
 
-In the journal what is reserved stands as spent, and what it took beyond or below that is written when it is known: so a
-call whose process died counts as one that was cancelled.
+The journal records a reservation as spent, and a correction once the real usage is known. So a call whose process died counts
+like a cancelled call.
 
-What is guaranteed: `spent + reserved` never passes a limit when something is reserved. A call that ends takes what it
-took instead of its reservation; only by the difference of the calls that were under way can `spent` pass the limit,
-and then nothing further is reserved. Model and tool calls have no such difference.
+Guarantee: `spent + reserved` never exceeds a limit when an amount is reserved. A finished call replaces its reservation by its
+real usage. Only the differences of running calls can push `spent` over the limit, and then no further amount is reserved.
+Counts of model and tool calls have no such difference.
 """
 
 import math
@@ -26,9 +26,9 @@ from actgent.journal.records import NO_LIMITS, AccountKey, Led, Spent
 from actgent.support.quick_init import quick_init
 
 ANSWER_TOKENS = 4096
-"""What an answer is reckoned with where nothing says how long it may get."""
-LEAST_ANSWER = 16
-"""Tokens; for less no model is asked. Some providers take no smaller limit."""
+"""Assumed maximum length of an answer in tokens if no setting limits it."""
+MIN_ANSWER_TOKENS = 16
+"""Minimum room for an answer in tokens. Some providers reject a smaller limit."""
 IN_WORDS = {
     "model_calls": "model calls",
     "tool_calls": "tool calls",
@@ -38,20 +38,21 @@ IN_WORDS = {
 }
 
 Price = Callable[[int, int], float]
-"""US dollars for so many tokens of prompt and answer; rises with both."""
+"""Returns the cost in US dollars of (prompt tokens, answer tokens). It grows with both."""
 
 
 @quick_init
 @attrs.frozen(kw_only=True)
 class Amounts:
-    """What something takes or took."""
+    """Amounts of usage, reserved or spent."""
 
     model_calls: int = 0
     tool_calls: int = 0
     tokens: int = 0
     cost: float = 0.0
-    """US dollars."""
+    """Cost in US dollars."""
     seconds: float = 0.0
+    """Working time in seconds."""
 
     def __add__(self, other: "Amounts") -> "Amounts":
         return Amounts(
@@ -72,7 +73,7 @@ class Amounts:
         )
 
     def lasting(self, seconds: float) -> "Amounts":
-        """The same, and so many seconds."""
+        """Return these amounts plus `seconds` of working time."""
         return Amounts(
             model_calls=self.model_calls,
             tool_calls=self.tool_calls,
@@ -83,7 +84,7 @@ class Amounts:
 
     @classmethod
     def of(cls, record: Spent | Led) -> "Amounts":
-        """Convert a record of the journal."""
+        """Convert a usage record of the journal."""
         if isinstance(record, Led):
             return cls(model_calls=record.model_calls, tool_calls=record.tool_calls)
         return cls(
@@ -104,57 +105,62 @@ NOTHING = Amounts()
 
 
 def spent_in(records: Iterable[Spent | Led]) -> Amounts:
-    """Add up records of spending."""
+    """Return the sum of usage records."""
     return sum(map(Amounts.of, records), NOTHING)
 
 
 class AccountLog(typing.Protocol):
-    """Where what is spent is written down."""
+    """Receiver of usage records, such as the journal of a session."""
 
-    def add(self, record: Spent | Led, /) -> object: ...
-    async def flush(self) -> None: ...
-    def flush_soon(self) -> None: ...
+    def add(self, record: Spent | Led, /) -> object:
+        """Add a record to the session's next journal step."""
+
+    async def flush(self) -> None:
+        """Write added records; return when they are durable."""
+
+    def flush_soon(self) -> None:
+        """Write added records soon, without waiting."""
 
 
 @attrs.define(eq=False)
 class Account:
-    """What one turn or session may spend, and has spent; shared by all that work for it."""
+    """Limits and usage of one turn or session, shared by all turns that work for it."""
 
     key: AccountKey
     limits: Mapping[str, float]
-    """By the names of `Amounts`; what is not in it is counted and not bounded."""
+    """Limits by field name of `Amounts`. A missing field is counted without a limit."""
     spent: Amounts = NOTHING
     reserved: Amounts = NOTHING
-    """By calls under way."""
+    """Sum of the reservations of running calls."""
     owner: str = ""
-    """Whose quota it is, where it is one."""
+    """Owner of the quota; empty if the account is no quota."""
     period: str = ""
-    """Of the quota: `day` or `month`."""
+    """Period of the quota, `day` or `month`; empty if the account is no quota."""
     is_of_call: bool = False
-    """True if its limits were set for one turn, e.g. by `run(limits=...)`."""
+    """True if the limits apply to one turn, as with `run(limits=...)`."""
     log: AccountLog | None = attrs.field(default=None, repr=False)
-    """Where it is written down, if anywhere: its session's end of the journal."""
+    """Journal log of the session; None without a journal."""
     _calls: int = 0
-    """How many of them there are."""
+    """Number of running calls."""
     _waiting: trio.lowlevel.ParkingLot | None = attrs.field(default=None, repr=False)
 
     @property
     def left(self) -> Mapping[str, float]:
-        """The rest of each bound, without what is reserved; never below zero."""
+        """Unreserved rest of each limit by name in `Limits`, at least 0."""
         return {self.field(name): max(0, self._room(name)) for name in self.limits}
 
     @property
     def is_busy(self) -> bool:
-        """True if calls are under way that may give back some of what they reserved."""
+        """True if running calls may return part of their reservations."""
         return self._calls > 0
 
     def reached(self, name: str, *, estimated: float = 0) -> LimitReached:
-        """The error that says so; `estimated` is what the next call would take of it at least."""
+        """Return the error for a reached limit. `estimated` is the minimum amount of the refused call."""
         return LimitReached(
             f"{IN_WORDS[name]} of a turn and all that it leads to" if self.key.tree else IN_WORDS[name],
             self.limits[name],
             field=self.field(name),
-            used={name: amount for name, amount in self.spent.used.items() if self._is_told(name)},
+            used={name: amount for name, amount in self.spent.used.items() if self._is_reported(name)},
             reserved=getattr(self.reserved, name),
             estimated=estimated,
             agent=self.key.agent,
@@ -166,26 +172,26 @@ class Account:
         )
 
     def field(self, name: str) -> str:
-        """Return the name of the bound in `Limits`."""
+        """Return the field name of a limit in `Limits`."""
         return f"tree_{name}" if self.key.tree else name
 
-    def _is_told(self, name: str) -> bool:
-        """Seconds pass in every turn; they are told where they are bounded."""
+    def _is_reported(self, name: str) -> bool:
+        """True if an error lists this amount. Seconds are listed only if they are limited."""
         return name != "seconds" or name in self.limits
 
     def check(self, name: str, count: float) -> None:
-        """Raise where so much more is too much.
+        """Raise if `count` more would exceed the limit `name`.
 
         Raises:
-            LimitReached: it is.
+            LimitReached: It would.
         """
         if name in self.limits and count > self._room(name):
             raise self.reached(name)
 
     def longest(self, prompt: int, answer: int, price: Price, *, at_best: bool) -> tuple[int, str]:
-        """Bound the length of an answer to a prompt: at most `answer`, and the bound behind it; -1 if the prompt is too long.
+        """Return the maximum answer length in tokens, up to `answer`, and the name of the limit that sets it.
 
-        `at_best` is where all that is reserved comes back.
+        The length is -1 if the prompt alone exceeds a limit. With `at_best` the reservations of running calls are ignored.
         """
         why = ""
         if "tokens" in self.limits:
@@ -205,29 +211,30 @@ class Account:
         return self.limits[name] - taken
 
     def reserve(self, amounts: Amounts) -> None:
+        """Add a reservation for one call."""
         self.reserved = self.reserved + amounts if self._calls else amounts
         self._calls += 1
 
     def release(self, reserved: Amounts) -> None:
-        """A call is over, and what it took is counted: nothing is set apart for it any more."""
+        """Remove the reservation of a call whose usage has been counted, and wake waiting callers."""
         self._calls -= 1
         self.reserved = (
             self.reserved - reserved if self._calls else NOTHING
-        )  # fractions may not add up to zero
+        )  # sums of fractions may not return to exactly zero
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.unpark_all()
 
     async def wait_settled(self) -> None:
-        """Wait until a call that is under way has ended."""
+        """Wait until a running call has ended."""
         if self._waiting is None:
             self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
 
     def record(self, amounts: Amounts, of: str = "", limits: Mapping[str, float] = NO_LIMITS) -> bool:
-        """Write down what was spent, and with the first of a tree its limits; its session's next step carries it.
+        """Add a usage record to the session's next journal step; the first record of a tree also carries its limits.
 
-        False where there is nothing to write.
+        Return False if there is no journal or no amount to record.
         """
         if self.log is None or (self.key.tree and not (amounts.model_calls or amounts.tool_calls)):
             return False
@@ -257,11 +264,11 @@ class Account:
 
 
 def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
-    """The longest answer that so much money is enough for; -1 where the prompt alone is dearer."""
+    """Return the maximum answer length in tokens that `dollars` pay for; -1 if the prompt alone costs more."""
     if price(prompt, 0) > dollars:
         return -1
     least, most = 0, answer
-    while least < most:  # prices have steps, so they are tried out
+    while least < most:  # a price can have steps, so search instead of solving for the length
         middle = (least + most + 1) // 2
         if price(prompt, middle) <= dollars:
             least = middle
@@ -272,14 +279,14 @@ def _affordable(prompt: int, answer: int, price: Price, dollars: float) -> int:
 
 @attrs.frozen
 class Allowance:
-    """What there is for one model call."""
+    """Room for the answer of one model call."""
 
     answer: int
-    """Tokens that its answer may take."""
+    """Maximum answer length in tokens."""
     account: Account | None = None
-    """Which allows no more; None where the answer may be as long as was asked."""
+    """Account whose limit shortens the answer; None if no limit does."""
     why: str = ""
-    """Which of its bounds it is."""
+    """Name of that limit."""
 
 
 @attrs.define(eq=False)
@@ -287,24 +294,24 @@ class Budget:
     """The accounts that one turn draws on."""
 
     accounts: tuple[Account, ...]
-    """Its own first."""
+    """All accounts; the account of the turn is first."""
     clocked: tuple[Account, ...] = ()
-    """Those whose seconds its own are; where another turn waits for it, that one's clock runs already."""
+    """Accounts that count this turn's seconds. Accounts of a turn that waits for this one count them already."""
     cut: LimitReached | None = None
-    """The limit that cut the last answer short."""
+    """Limit that shortened the last answer; None if no limit did."""
     _reserving: dict[int, tuple[Account, ...]] = attrs.field(factory=dict)
-    """Those from which calls under way have reserved, by the identity of what is reserved: others may join meanwhile."""
+    """Accounts that hold the reservation of each running call, by `id()` of the reserved amounts. Accounts can join later."""
     _since: float = math.nan
-    """Until when its seconds are counted, by trio's clock."""
+    """Time by trio's clock up to which seconds are counted; NaN while the clock is stopped."""
 
     @property
     def own(self) -> Account:
-        """The turn's own account."""
+        """Account of the turn."""
         return self.accounts[0]
 
     @property
     def left(self) -> Mapping[str, float]:
-        """The rest of each bound, by the tightest account."""
+        """Minimum rest of each limit over all accounts."""
         found: dict[str, float] = {}
         for account in self.accounts:
             for name, amount in account.left.items():
@@ -313,30 +320,30 @@ class Budget:
 
     @property
     def is_exact(self) -> bool:
-        """True if a bound is set, so that no call begins that the journal does not know of."""
+        """True if a limit other than a tree limit is set. Then each call is recorded in the journal before it begins."""
         return any(account.limits and not account.key.tree for account in self.accounts)
 
     @property
     def trees(self) -> tuple[Account, ...]:
-        """The accounts that bound all that a turn leads to."""
+        """Accounts of the turn tree: the turn and the work that it causes."""
         return tuple(account for account in self.accounts if account.key.tree)
 
     def bounds(self, *names: str) -> bool:
-        """Return True if one of these is bounded."""
+        """Return True if an account limits one of these amounts."""
         return any(name in account.limits for account in self.accounts for name in names)
 
     # --- model calls -----------------------------------------------------------------------
 
     def plan(self, prompt: int, answer: int, price: Price) -> Allowance | Account:
-        """Find the room for an answer, or an account that may have more once a call under way has ended.
+        """Return the room for an answer, or an account that may have more room after one of its running calls.
 
         Raises:
-            LimitReached: there is not enough, and there will not be.
+            LimitReached: The room is too small and running calls cannot change that.
         """
         for account in self.accounts:
             account.check("model_calls", 1)
             best, why = account.longest(prompt, answer, price, at_best=True)
-            least = min(LEAST_ANSWER, answer)
+            least = min(MIN_ANSWER_TOKENS, answer)
             if best < least:
                 raise account.reached(
                     why, estimated=price(prompt, least) if why == "cost" else prompt + least
@@ -351,14 +358,14 @@ class Budget:
         return room
 
     def reserve(self, amounts: Amounts) -> None:
-        """Set apart what `plan` has found room for, and write it down as spent: the call may be paid whatever comes."""
+        """Reserve amounts that `plan` has allowed and record them as spent, since the provider may bill the call in any case."""
         self._reserving[id(amounts)] = self.accounts
         for account in reversed(self.accounts):
             account.reserve(amounts)
             self._note(account, amounts)
 
     def settle(self, reserved: Amounts, taken: Amounts, *, now: float) -> None:
-        """Count what a call took, and write down how it differs, before anyone acts on its answer."""
+        """Count the usage of a call and record the difference to its reservation, before the answer takes effect."""
         self._take(taken, now, written=reserved)
         for account in self._reserving.pop(id(reserved), ()):
             account.release(reserved)
@@ -366,10 +373,10 @@ class Budget:
     # --- tool calls ------------------------------------------------------------------------
 
     def take_tool_calls(self, count: int, *, of: str, now: float) -> None:
-        """Count the tool calls of an answer, which are about to start.
+        """Count the tool calls of an answer before they start.
 
         Raises:
-            LimitReached: they are too many, and none of them is counted.
+            LimitReached: The calls exceed a limit; none of them is counted.
         """
         for account in self.accounts:
             account.check("tool_calls", count)
@@ -378,37 +385,37 @@ class Budget:
     # --- what others are granted -----------------------------------------------------------
 
     def room(self, name: str) -> float:
-        """The rest of one bound, by the tightest account; `math.inf` where none bounds it."""
+        """Return the minimum rest of one limit over all accounts; `math.inf` without a limit."""
         return min(
             (account.left[account.field(name)] for account in self.accounts if name in account.limits),
             default=math.inf,
         )
 
     def check(self, name: str, count: float) -> None:
-        """Raise where so much more is too much.
+        """Raise if `count` more would exceed the limit `name`.
 
         Raises:
-            LimitReached: it is.
+            LimitReached: It would.
         """
         for account in self.accounts:
             account.check(name, count)
 
     async def grant(self, amounts: Amounts, *, now: float) -> None:
-        """Count what somebody else may take as taken; durable on return, wherever it is counted."""
+        """Count an amount that is granted to another process. All records are durable on return."""
         self._take(amounts, now)
         for account in self.accounts:
             if account.log is not None:
                 await account.log.flush()
 
     def give_back(self, amounts: Amounts, *, now: float) -> None:
-        """Count what was granted and not taken, or was taken besides, where it is below zero."""
+        """Return the unused part of a grant. A negative amount counts additional usage."""
         if amounts != NOTHING:
             self._take(NOTHING - amounts, now)
 
     # --- seconds ---------------------------------------------------------------------------
 
     def start_clock(self, now: float) -> tuple[float, Account | None]:
-        """Count seconds from now on; returns when they are over, and the account whose they are."""
+        """Start counting seconds. Return the time at which the seconds end, and the account with that limit."""
         self._since = now
         bounded = [account for account in self.clocked if "seconds" in account.limits]
         if not bounded:
@@ -417,19 +424,19 @@ class Budget:
         return now + tightest.left["seconds"], tightest
 
     def stop_clock(self, now: float) -> None:
-        """The turn has ended, or is suspended."""
+        """Stop counting seconds, since the turn has ended or is suspended."""
         self.tick(now)
         self._since = math.nan
 
     def tick(self, now: float) -> None:
-        """Count the seconds since something was counted last."""
+        """Count the seconds since the last count."""
         if now > self._since:
             self._take(NOTHING, now)
 
     # --- what is taken ---------------------------------------------------------------------
 
     def _take(self, amounts: Amounts, now: float, of: str = "", *, written: Amounts = NOTHING) -> None:
-        """Count what was taken and the seconds until now, and write down what of it is not `written` yet."""
+        """Count amounts and the seconds until `now`. Record the part that is not `written` yet."""
         timed = amounts
         if now > self._since:
             timed, self._since = amounts.lasting(now - self._since), now
@@ -439,7 +446,7 @@ class Budget:
             self._note(account, part if written is NOTHING else part - written, of)
 
     def _note(self, account: Account, amounts: Amounts, of: str = "") -> None:
-        """Write something down: in other logs first, so that no session knows of an answer that another has not paid."""
+        """Record amounts. Other sessions flush first, so that no session keeps an answer whose cost another session lost."""
         if amounts == NOTHING or not account.record(amounts, of) or account.log is None:
             return
         if account.log is not self.own.log:
@@ -447,20 +454,20 @@ class Budget:
 
 
 def gather(own: Account, session: Sequence[Account], asker: Sequence[Account]) -> Budget:
-    """A turn's budget: its own account, those of its session and of the turn that asked for it, each of them once."""
+    """Return the budget of a turn from its account, its session's accounts and those of the asking turn, without repetition."""
     found = tuple(dict.fromkeys((own, *session, *asker)))
     return Budget(found, clocked=tuple(account for account in found if account not in asker))
 
 
 @attrs.frozen
 class Funding:
-    """Extra budgets of a message's turn: limits set by its sender, and the accounts of the turn that sent it."""
+    """Budget data that a message carries: limits set by its sender, and the accounts of the sending turn."""
 
     limits: Mapping[str, float] | None = None
-    """Set by its sender; None is the agent's."""
+    """Limits set by the sender; None uses the limits of the agent."""
     accounts: tuple[Account, ...] = ()
-    """Of the turn that asks."""
+    """Accounts of the asking turn."""
     depth: int = 0
-    """How many turns led to it, one from the other."""
+    """Number of asking turns above this one."""
     deepest: int = 0
-    """How deep it may lead on; 0: its own limits say."""
+    """Maximum depth; 0 uses the limits of the agent."""

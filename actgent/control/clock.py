@@ -1,29 +1,29 @@
-"""What time it is for people, who have dates; what is measured in seconds goes by `trio.current_time()`.
+"""`Clock`: Unix time for dates, and a steady time for delays.
 
-Someone may set the clock of a machine. Dates follow it; delays do not, they take as long as was said.
+The wall clock of a machine can be adjusted. Dates follow an adjustment; delays keep their length.
 """
 
 import time
 
 import trio
 
-JUMP = 0.5
-"""Seconds by which a clock is set at least; less is the difference of two clocks that run."""
+MIN_JUMP_SECONDS = 0.5
+"""Minimum adjustment that is detected, in seconds. A smaller difference is drift between two clocks."""
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
-"""The clock that goes on while the machine sleeps, where there is one."""
+"""Clock that also counts while the machine sleeps; None if the system has none."""
 
 
 class Clock:
-    """Unix time. Where a test runs trio by a clock of its own, dates go by that one, from the moment of opening."""
+    """Unix time. If a test replaces trio's clock, dates follow the replacement from the creation of this object."""
 
     def __init__(self) -> None:
         self._is_system = type(trio.lowlevel.current_clock()).__module__.startswith("trio._core._run")
         self._opened_at = time.time()
         self._opened = self._passed()
         self._ahead = 0.0
-        """Seconds by which the clock is known to have been set since."""
+        """Sum of the detected adjustments in seconds."""
         self.may_be_set = self._is_system
-        """True if the wall clock may be adjusted while we run."""
+        """True if the wall clock can be adjusted while the process runs."""
 
     def _passed(self) -> float:
         if not self._is_system:
@@ -31,21 +31,21 @@ class Clock:
         return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
 
     def now(self) -> float:
-        """Unix time in seconds, as the machine has it: for dates."""
+        """Return the wall-clock Unix time in seconds, for dates."""
         return time.time() if self._is_system else self.steady()
 
     def steady(self) -> float:
-        """Unix time in seconds as it would be had nobody set the clock since the opening: for delays."""
+        """Return the Unix time in seconds without adjustments since the creation of this object, for delays."""
         return self._opened_at + self._passed() - self._opened
 
-    def look(self) -> float:
-        """By how many seconds the clock was set since this was asked last; less than 0 is back."""
+    def take_adjustment(self) -> float:
+        """Return the adjustment in seconds since the last call; a negative value means that the clock was set back."""
         ahead = self.now() - self.steady()
-        if abs(ahead - self._ahead) < JUMP:
+        if abs(ahead - self._ahead) < MIN_JUMP_SECONDS:
             return 0.0
         jump, self._ahead = ahead - self._ahead, ahead
         return jump
 
     def steady_of(self, at: float) -> float:
-        """When a date comes by `steady`, if nobody sets the clock until then."""
+        """Convert a wall-clock time to the time of `steady`, assuming no further adjustment."""
         return at - self._ahead

@@ -1,10 +1,10 @@
-"""Cron lines: when the next time is, in a time zone.
+"""Compute the next time of a cron expression in a time zone.
 
-Five fields: minute, hour, day of the month, month, day of the week, as Debian's cron reads them, names and `L`
-(last), `LW` (last weekday), `MON#2` (second Monday) included. A minute is the least interval.
+An expression has five fields: minute, hour, day of the month, month, day of the week, with the syntax of Debian's cron. Names,
+`L` (last), `LW` (last weekday) and `MON#2` (second Monday) are supported. The smallest interval is one minute.
 
-Where clocks go forward, a line for a time that is left out fires right after the gap. Where they go back, a line
-for fixed times fires once, at the first of both; one whose minute or hour begins with `*` goes on through both hours.
+If a clock change skips the time, the schedule fires right after the gap. If a clock change repeats an hour, a fixed time fires
+once, at its first occurrence; an expression whose minute or hour begins with `*` fires in both hours.
 """
 
 from datetime import UTC, datetime, tzinfo
@@ -19,26 +19,31 @@ FIELDS = 5
 
 
 def zone_of(name: str) -> tzinfo:
-    """The time zone of an IANA name.
+    """Return the time zone of an IANA name.
 
     Raises:
-        ConfigurationError: this system knows none of that name.
+        ConfigurationError: The system has no time zone with this name.
     """
     if name == "UTC":
         return UTC
     try:
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError, TypeError):  # a folder, a path outwards, no text
+    except (
+        KeyError,
+        ValueError,
+        OSError,
+        TypeError,
+    ):  # the name is a folder, a path outside the database, or not a text
         raise ConfigurationError(
             f"{quoted(name)} is an unknown time zone: name one as 'Europe/Berlin' or 'UTC' (the package tzdata has them all)"
         ) from None
 
 
 def next_time(line: str, zone: str, *, after: float) -> float:
-    """The first time of a cron line after a Unix time, as Unix time.
+    """Return the first time of a cron expression after the Unix time `after`, as Unix time in seconds.
 
     Raises:
-        ConfigurationError: it is no cron line, or never comes, or there is no such zone.
+        ConfigurationError: The expression or the time zone is invalid, or the expression has no future time.
     """
     if not isinstance(line, str) or len(line.split()) != FIELDS:  # type: ignore[redundant-expr]
         raise ConfigurationError(
@@ -46,10 +51,10 @@ def next_time(line: str, zone: str, *, after: float) -> float:
         )
     try:
         for found in CronSim(line, datetime.fromtimestamp(after, zone_of(zone))):
-            if found.timestamp() > after:  # in the second of two equal hours it begins with the first
+            if found.timestamp() > after:  # in a repeated hour the iterator begins with its first occurrence
                 return found.timestamp()
     except CronSimError as error:
         raise ConfigurationError(f"{quoted(line)} is an invalid cron expression: {error}") from None
     except OverflowError:
         pass
-    raise ConfigurationError(f"the cron expression {quoted(line)} never comes")
+    raise ConfigurationError(f"the cron expression {quoted(line)} has no future time")

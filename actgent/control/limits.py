@@ -1,4 +1,4 @@
-"""How much a turn or a session may take, and how long."""
+"""`Limits`: bounds on the usage and duration of a turn or session."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ WEEK = 604_800.0
 
 @attrs.frozen
 class _Count:
-    """A whole number."""
+    """Validator: a whole number of at least `least`."""
 
     least: int
 
@@ -27,13 +27,13 @@ class _Count:
 
     @property
     def form(self) -> Mapping[str, Any]:
-        """The same as a JSON Schema."""
+        """JSON Schema of the accepted values."""
         return {"type": "integer", "minimum": self.least}
 
 
 @attrs.frozen
 class _Amount:
-    """A number of something, above zero."""
+    """Validator: a number above zero, in `unit`."""
 
     unit: str
 
@@ -46,12 +46,12 @@ class _Amount:
 
     @property
     def form(self) -> Mapping[str, Any]:
-        """The same as a JSON Schema."""
+        """JSON Schema of the accepted values."""
         return {"type": "number", "exclusiveMinimum": 0}
 
 
 def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any:
-    """One field of `Limits`: all that others know of it; `shared` is how a command line says it of one that is shared."""
+    """Return one field of `Limits` with its validator and schema. `shared` is the help text of a shared limit for commands."""
     validator = attrs.validators.optional(check) if default is None else check
     return attrs.field(default=default, validator=validator, metadata={"form": check.form, "shared": shared})
 
@@ -59,14 +59,14 @@ def _bound(default: object, check: _Count | _Amount, *, shared: str = "") -> Any
 @for_limits
 @attrs.frozen(kw_only=True, slots=False)  # with slots, its cached properties would slow every other access
 class Limits:
-    """The bounds of a turn, or of a whole session (`create_session(limits=...)`).
+    """Limits of a turn, or of a whole session (`create_session(limits=...)`).
 
-    The first five are shared: what a turn lets other agents do is paid from its own, too, and what a session's
-    children do from the session's. Of a session's limits only these five count. Reaching one of the first five, a limit of
-    the tree or `identical_calls` ends the turn as a `Failure(kind="limit")`; an ask below `depth` is refused.
+    The first five limits are shared: work that other agents do for a turn also counts for the turn, and the work of child
+    sessions counts for the parent session. A session accepts only these five. A turn that reaches one of the first five, a
+    tree limit or `identical_calls` ends with `Failure(kind="limit")`. An ask below `depth` is refused.
 
     Raises:
-        ConfigurationError: a bound makes no sense; the text names it.
+        ConfigurationError: A value is out of range. The text names the limit.
     """
 
     model_calls: int | None = _bound(
@@ -74,61 +74,61 @@ class Limits:
         _Count(1),
         shared="Model calls that the whole conversation may take, with all that it leads to; no limit without it.",
     )
-    """Model calls. If the protocol has a limit as well (`max_iterations`), the smaller one counts.
+    """Maximum number of model calls. If the protocol also has a limit (`max_iterations`), the smaller one applies.
 
-    None: the limit of the protocol or, without one, 25; such a limit bounds this turn alone and is not shared."""
+    None uses the limit of the protocol or, without one, 25. Such a default applies to this turn only and is not shared."""
     tool_calls: int | None = _bound(None, _Count(1), shared="Tool calls that it may take.")
-    """Tool calls; those of one answer run all or none. None is no limit: `model_calls` bounds the rounds."""
+    """Maximum number of tool calls. The calls of one answer run all or none. None disables the limit."""
     tokens: int | None = _bound(
         None, _Count(1), shared="Tokens, of prompts and answers together, that it may take."
     )
-    """Tokens of prompts and answers together, cached ones included."""
+    """Maximum sum of prompt and answer tokens, cached tokens included. None disables the limit."""
     cost: float | None = _bound(
         None, _Amount("US dollars"), shared="US dollars that it may take; the model's price has to be known."
     )
-    """US dollars for model calls, by the tables of genai-prices or the client's `price=`."""
+    """Maximum cost of model calls in US dollars, by the prices of genai-prices or the client's `price=`. None disables it."""
     seconds: float | None = _bound(
         None,
         _Amount("seconds"),
         shared="Seconds of work that it may take, without those in which it waits for you.",
     )
-    """Seconds of work, waits for models, tools and other agents included; not time in which it is suspended."""
+    """Maximum working time in seconds. It includes waits for models, tools and other agents, but no suspended time."""
     tree_model_calls: int = _bound(250, _Count(1))
-    """Model calls of the turn and of all that it leads to: asks, agents as tools, delegated tasks, what their
-    results lead to, and turns that it schedules within a minute."""
+    """Maximum number of model calls of the turn tree: the turn, its asks, agents as tools, delegated tasks, the turns that
+    their results start, and turns scheduled within a minute."""
     tree_tool_calls: int = _bound(1000, _Count(1))
-    """Tool calls of the same."""
+    """Maximum number of tool calls of the turn tree."""
     depth: int = _bound(8, _Count(1))
-    """How many agents may ask each other, one below the other."""
+    """Maximum depth of a chain of agents that ask each other."""
     identical_calls: int = _bound(3, _Count(1))
-    """How often in a row the same tool may be called with the same arguments, or a cycle of two to eight calls
-    may go round that brings the same results (at least twice). A call that ends the process counts, too: one whose
-    outcome stays unknown is not made for ever."""
+    """Maximum number of consecutive calls of one tool with equal arguments, and of rounds of a cycle of two to eight calls
+    with equal results (at least two rounds). A call that ends the process also counts."""
     answer_calls: int = _bound(64, _Count(1))
-    """How many tools one answer may call; of more none runs, and the model is told."""
+    """Maximum number of tool calls in one answer. If there are more, no call runs and the model gets an error."""
     argument_bytes: int = _bound(1_000_000, _Count(1))
-    """How large the arguments of one answer's calls may be together, as JSON; of larger ones none runs, and the model is told."""
+    """Maximum size of all call arguments in one answer, in bytes of JSON. Beyond it no call runs and the model gets an error."""
     repairs: int = _bound(2, _Count(0))
-    """How often in a row the model is asked again after an answer that cannot be used."""
+    """Maximum number of consecutive repair requests after unusable answers."""
     model_timeout: float = _bound(120.0, _Amount("seconds"))
-    """Seconds a model call may take, with its retries and what it waits for the provider's limits."""
+    """Timeout of a model call in seconds, including retries and waits for rate limits."""
     tool_timeout: float = _bound(60.0, _Amount("seconds"))
-    """Seconds a tool call may take, for tools that say nothing themselves."""
+    """Timeout of a tool call in seconds, for tools without a timeout."""
     approval_timeout: float = _bound(WEEK, _Amount("seconds"))
-    """Seconds a person has to decide over a tool call, where the question says nothing itself; then it is rejected."""
+    """Seconds until an undecided approval is rejected, for questions without a timeout."""
     result_characters: int = _bound(60_000, _Count(1))
-    """The longest tool result that the model is shown; of longer ones it gets the beginning, and `read_result` for the rest."""
+    """Maximum length of a tool result in a request, in characters. Of a longer result the model gets the beginning and can read
+    the rest with `read_result`."""
     kept_characters: int = _bound(4_000_000, _Count(0))
-    """What a session keeps of longer results, in its whole life; 0: nothing, and its model is not offered `read_result`."""
+    """Maximum sum of the characters of long results that a session stores for `read_result`. 0 disables the tool."""
 
     @cached_property
     def is_shared(self) -> bool:
-        """True if one of the shared bounds is set."""
+        """True if a shared limit is set."""
         return bool(self.shared)
 
     @cached_property
     def bounds_of_turns(self) -> Mapping[str, float]:
-        """The bounds that differ from their defaults and hold for turns only, by name."""
+        """Turn limits that differ from their defaults, by name."""
         return {
             field.name: value
             for field in attrs.fields(Limits)
@@ -137,18 +137,18 @@ class Limits:
 
     @cached_property
     def shared(self) -> Mapping[str, float]:
-        """The bounds that are set and shared, by name."""
+        """Shared limits that are set, by name."""
         return {name: bound for name in SHARED if (bound := getattr(self, name)) is not None}
 
 
 FORMS: Mapping[str, Mapping[str, Any]] = {
     field.name: field.metadata["form"] for field in attrs.fields(Limits)
 }
-"""The JSON Schema of each bound, for files."""
+"""JSON Schema of each limit by name, for configuration files."""
 OPTIONS: Mapping[str, str] = {
     field.name: field.metadata["shared"] for field in attrs.fields(Limits) if field.metadata["shared"]
 }
-"""What each shared bound is, for command lines."""
+"""Help text of each shared limit by name, for commands."""
 SHARED = tuple(OPTIONS)
 DEFAULT_MODEL_CALLS = 25
 DEFAULT_LIMITS = Limits()

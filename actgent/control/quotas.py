@@ -1,4 +1,4 @@
-"""What the sessions of one owner may take together in a day or a month."""
+"""`Quotas`: limits of each owner per day or month, over all sessions of the owner."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -16,34 +16,34 @@ Unit = Literal["day", "month"]
 
 @attrs.frozen
 class Period:
-    """One day or month."""
+    """One day or one month of a quota."""
 
     unit: Unit
-    """Of what it is one."""
+    """Kind of the period."""
     name: str
-    """E.g. `2026-11-22` or `2026-11`; periods of a unit sort by it."""
+    """Name such as `2026-11-22` or `2026-11`. Names of one unit sort by time."""
     ends_at: float
-    """Unix time in seconds."""
+    """End of the period as Unix time in seconds."""
 
 
 @for_quotas
 @attrs.frozen(kw_only=True)
 class Quotas:
-    """The bounds of each owner over all sessions of a runtime; of them the calls, tokens and cost count.
+    """Limits of each owner over all sessions of a runtime, for calls, tokens and cost.
 
-    They are paid like the limits of a session: reserved before a model call, settled after it, with all that the owner's
-    sessions have other agents do. A turn belongs to the day and the month in which it began.
+    Quotas work like session limits: an amount is reserved before a model call and settled after it. Work that other agents do
+    for the owner's sessions counts as well. A turn belongs to the day and month in which it began.
 
     Raises:
-        ConfigurationError: no bound is set, one of another kind is, or there is no such time zone.
+        ConfigurationError: No limit is set, a limit of another kind is set, or the time zone is unknown.
     """
 
     day: Limits | None = None
-    """What an owner may take from midnight to midnight; None: no bound."""
+    """Limits from midnight to midnight; None disables them."""
     month: Limits | None = None
-    """What an owner may take from the first to the last day of a month; None: no bound."""
+    """Limits of a calendar month; None disables them."""
     zone: str = "UTC"
-    """The time zone in which a day begins."""
+    """IANA time zone in which days and months begin."""
 
     def __attrs_post_init__(self) -> None:
         zone_of(self.zone)
@@ -64,12 +64,12 @@ class Quotas:
 
     @property
     def limits(self) -> dict[Unit, Limits]:
-        """Those that are set."""
+        """The limits that are set, by unit."""
         given: dict[Unit, Limits | None] = {"day": self.day, "month": self.month}
         return {unit: limits for unit, limits in given.items() if limits is not None}
 
     def period(self, unit: Unit, now: float) -> Period:
-        """The day or month of a Unix time in seconds."""
+        """Return the day or month that contains a Unix time in seconds."""
         zone = zone_of(self.zone)
         moment = datetime.fromtimestamp(now, UTC).astimezone(zone)
         begins = moment.replace(hour=0, minute=0, second=0, microsecond=0)

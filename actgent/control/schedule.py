@@ -1,4 +1,4 @@
-"""`Schedule`, what a session is to be told and when, and its parsing."""
+"""`Schedule`: a message to a session at a later time, once or repeatedly."""
 
 import hashlib
 import math
@@ -14,38 +14,38 @@ from actgent.messages import NO_METADATA, Priority, checked_metadata
 
 from .cron import next_time, zone_of
 
-PAST_TOLERANCE = 60.0
-"""Seconds by which a date may be over when it is set: it fires at once then. An older one is a mistake."""
+PAST_TOLERANCE_SECONDS = 60.0
+"""Maximum age of a date when it is set. Such a schedule fires at once; an older date is an error."""
 LAST_DATE = 253_402_214_400.0
-"""Unix time of 9999-12-31: later dates have no name."""
+"""Unix time of 9999-12-31, the last date that `datetime` supports."""
 
 
 @attrs.frozen(kw_only=True)
 class Schedule:
-    """Something that a session is to be told at a time."""
+    """A message that is sent to a session at a time."""
 
     id: str
-    """Unique in its session; it is removed by it."""
+    """Id, unique in the session. `unschedule` takes it."""
     description: str
-    """What the session is told then."""
+    """Text of the message."""
     at: float
-    """Unix time in seconds of the next time."""
+    """Next time as Unix time in seconds."""
     cron: str = ""
-    """The cron line; empty where it fires once."""
+    """Cron expression; empty for a schedule that fires once."""
     zone: str = "UTC"
-    """The IANA time zone that the cron line is read in."""
+    """IANA time zone of the cron expression."""
     priority: Priority = Priority.NORMAL
-    """Of the message that it sends."""
+    """Priority of the message."""
     metadata: Mapping[str, Any] = attrs.field(default=NO_METADATA, hash=False)
-    """Of the message that it sends: kept for programs, and never shown to a model."""
+    """Metadata of the message, for programs. Models never see it."""
     is_delay: bool = False
-    """True: it was set with `after=`, and takes as long, whoever sets the clock meanwhile."""
+    """True for a delay (`after=`), which ignores adjustments of the wall clock."""
     request: str = attrs.field(default="", repr=False)
-    """Digest of the client's request that set it under a key; empty: a program set it."""
+    """Digest of the client request that set the schedule under an idempotency key; empty otherwise."""
 
     @property
     def due(self) -> datetime:
-        """The next time, in the schedule's time zone."""
+        """Next time, in the time zone of the schedule."""
         return datetime.fromtimestamp(self.at, zone_of(self.zone))
 
 
@@ -63,10 +63,10 @@ def parse_schedule(
     metadata: Mapping[str, Any] | None = None,
     request: str = "",
 ) -> Schedule:
-    """Make a schedule from one of `after`, `at` and `cron`.
+    """Return a schedule from exactly one of `after` (seconds), `at` (date) and `cron` (expression).
 
     Raises:
-        ConfigurationError: one of them is wrong, or not exactly one is given.
+        ConfigurationError: An argument is invalid, or not exactly one of the three is given.
     """
     if not isinstance(description, str) or not description.strip():  # type: ignore[redundant-expr]
         raise ConfigurationError("a schedule needs a description that is not empty: what is to be done then?")
@@ -96,7 +96,7 @@ def parse_schedule(
 
 
 def _id_of(key: str) -> str:
-    """Make an id that is short, because models copy it."""
+    """Return a short id of a key. It is short because models copy ids."""
     return hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
@@ -107,14 +107,14 @@ def _seconds(after: object) -> float:
 
 
 def _moment(at: datetime, zone: str | None, now: float) -> float:
-    """Return the Unix time of a date. If clocks skip it, it is as much later; if it comes twice, the first counts."""
+    """Return the Unix time of a date. A skipped time moves after the gap; of a repeated time the first occurrence counts."""
     if not isinstance(at, datetime):
         raise ConfigurationError(f"at= takes a datetime, not {at!r}")
     if at.tzinfo is None:
         if zone is None:
             raise ConfigurationError(f"{at.isoformat()} has no time zone: give it one, or say zone=")
         at = at.replace(tzinfo=zone_of(zone))
-    if at.timestamp() < now - PAST_TOLERANCE:
+    if at.timestamp() < now - PAST_TOLERANCE_SECONDS:
         raise ConfigurationError(f"{at.isoformat()} is in the past (now: {_utc(now)})")
     return at.timestamp()
 

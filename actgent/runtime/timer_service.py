@@ -125,7 +125,7 @@ class TimerService:
     def _queue_due(self) -> None:
         """Queue the sessions that are due."""
         self._looked_at = trio.current_time()
-        if (jump := self.index.clock.look()) > 0:
+        if (jump := self.index.clock.take_adjustment()) > 0:
             self.index.advance(jump)
         self._queue += self.index.pop()
         self._start_workers()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from actgent.control.budget import NOTHING, Amounts
-from actgent.control.call_cycles import is_same
+from actgent.control.loop_detection import is_same
 from actgent.journal.records import (
     NO_LIMITS,
     Delivered,

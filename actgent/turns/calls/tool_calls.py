@@ -6,9 +6,9 @@ from functools import partial
 import attrs
 import trio
 
+from actgent.control.answer_limits import excess_of
 from actgent.control.budget import Budget
-from actgent.control.call_cycles import FEWEST, circle, is_same, most_calls
-from actgent.control.excess import excess_of
+from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
 from actgent.errors import LimitReached
 from actgent.errors.printable import quoted
 from actgent.journal.records import Said, Started, make_said
@@ -301,12 +301,14 @@ class ToolCaller:
             called.append(call)
             if progress.identical > most:
                 raise self._repeating(context, turn, f"identical calls of {quoted(call.name)} in a row")
-            if len(called) > FEWEST and (again := circle(called, most, context.conversation.messages)):
+            if len(called) > MIN_CALLS and (
+                again := find_call_cycle(called, most, context.conversation.messages)
+            ):
                 names = ", ".join(quoted(each.name) for each in again)
                 raise self._repeating(
                     context, turn, f"rounds of the same calls ({names}) with the same results"
                 )
-        if len(called) > FEWEST:  # no turn of a few calls is cut
+        if len(called) > MIN_CALLS:  # a turn with few calls skips the slice
             del called[: -most_calls(most)]
 
     def _repeating(self, context: SessionContext, turn: Turn, what: str) -> LimitReached:

@@ -5,7 +5,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from actgent.control.budget import LEAST_ANSWER, Account, Allowance, Amounts, Budget, gather
+from actgent.control.budget import MIN_ANSWER_TOKENS, Account, Allowance, Amounts, Budget, gather
 from actgent.errors import LimitReached
 from actgent.journal.records import AccountKey
 
@@ -22,9 +22,9 @@ def price(prompt, answer):
 def test_the_error_says_what_the_next_call_would_take_at_least():
     """In tokens where they are too few, and in dollars where these are: of the prompt and a least answer, or a shorter one."""
     cases = [
-        ({"tokens": 20}, 900, 100 + LEAST_ANSWER),
+        ({"tokens": 20}, 900, 100 + MIN_ANSWER_TOKENS),
         ({"tokens": 20}, 5, 105),
-        ({"cost": 0.01}, 900, price(100, LEAST_ANSWER)),
+        ({"cost": 0.01}, 900, price(100, MIN_ANSWER_TOKENS)),
         ({"cost": 0.01}, 5, price(100, 5)),
     ]
     for limits, answer, estimated in cases:
@@ -100,7 +100,7 @@ class Family:
             assert room in budget.accounts
             assert room.is_busy
             return
-        assert min(LEAST_ANSWER, answer) <= room.answer <= answer
+        assert min(MIN_ANSWER_TOKENS, answer) <= room.answer <= answer
         reserved = Amounts(model_calls=1, tokens=prompt + room.answer, cost=price(prompt, room.answer))
         budget.reserve(reserved)
         self.open.append((budget, reserved, prompt, room.answer))

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from actgent import BareAgent, Limits, ScriptedLLM, SimpleAgent, StepsAgent, ToolCall, tool
-from actgent.control.excess import excess_of
+from actgent.control.answer_limits import excess_of
 from actgent.errors import ConfigurationError
 from actgent.testing import assert_valid_transcript
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from actgent.control.call_cycles import circle
+from actgent.control.loop_detection import find_call_cycle
 from actgent.messages import Message, Sender, ToolCall, ToolResult
 
 
@@ -43,5 +43,5 @@ def called(words, results):
 def test_what_is_a_circle(words, results, period):
     """The same calls with the same results, twice round, and then once more the first: no result may differ."""
     calls, record = called(words, results)
-    found = circle(calls, 2, record)
+    found = find_call_cycle(calls, 2, record)
     assert "".join(call.name for call in found) == words[len(words) - 2 * period - 1 :][:period]

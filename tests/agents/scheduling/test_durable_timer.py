@@ -4,7 +4,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from actgent.control.clock import Clock
 from actgent.control.durable_timer import (
-    COMPACT_FROM,
+    MIN_COMPACT_ENTRIES,
     STILL_DUE_SECONDS,
     TIMER_TOLERANCE_SECONDS,
     DueIndex,
@@ -126,9 +126,9 @@ def test_the_earliest_time_is_told_when_it_is_set():
 def test_changed_times_do_not_pile_up():
     """A session whose time is set again and again has one entry, but for a bounded rest."""
     index = DueIndex(Hands())
-    for number in range(10 * COMPACT_FROM):
+    for number in range(10 * MIN_COMPACT_ENTRIES):
         index.set("a", 2000.0 - number * 1e-3)
-    assert len(index._heap) <= COMPACT_FROM + 1
+    assert len(index._heap) <= MIN_COMPACT_ENTRIES + 1
     assert len(index) == 1
 
 

@@ -181,7 +181,7 @@ async def test_changed_dates_do_not_pile_up(session, autojump_clock):
     index = session._agent.timer_service.index
     for number in range(10_000):
         session._context.set_timer(Bell("same", session._agent.clock.now() + 1000 - number * 1e-3))
-    assert len(index._heap) <= 2 * durable_timer.COMPACT_FROM
+    assert len(index._heap) <= 2 * durable_timer.MIN_COMPACT_ENTRIES
     assert len(index) == 1
     await trio.lowlevel.checkpoint()
 

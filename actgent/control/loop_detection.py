@@ -1,7 +1,7 @@
-"""Detect cycles of tool calls: the same two to eight calls, one after the other, with the same results in each round.
+"""Detect cycles of tool calls: two to eight calls that repeat in the same order with the same results.
 
-A result that differs is progress, as that of a status that is asked for between pauses; so calls count as the same only with the
-same results, as far as those are known. One call that is repeated is no circle: that one counts whatever it brings.
+A different result is progress, for example when a model polls a status. So calls count as equal only if their known results
+are equal. A single repeated call is counted separately, whatever its results are.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,26 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from actgent.messages import Message, ToolCall, ToolResult
 
 PERIODS = range(2, 9)
-"""The numbers of calls that a cycle may have. A longer cycle ends at the limit of model calls."""
-LEAST = 2
-"""How often a circle goes round at least before it is one."""
-FEWEST = min(PERIODS) * LEAST
-"""No so few calls are one."""
+"""Numbers of calls in a detectable cycle. A longer cycle ends at the limit of model calls."""
+MIN_ROUNDS = 2
+"""Minimum number of rounds of a cycle."""
+MIN_CALLS = min(PERIODS) * MIN_ROUNDS
+"""Minimum number of calls of a cycle."""
 
 
 def is_same(call: ToolCall, last: ToolCall | None) -> bool:
-    """Return True if a call asks for what the last one asked for."""
+    """Return True if two calls have the same tool and arguments."""
     return last is not None and last.name == call.name and last.arguments == call.arguments
 
 
 def most_calls(rounds: int) -> int:
-    """Count the calls that have to be remembered to see so many rounds."""
-    return max(PERIODS) * max(rounds, LEAST) + 1
+    """Return the number of recent calls that must be kept to detect `rounds` rounds."""
+    return max(PERIODS) * max(rounds, MIN_ROUNDS) + 1
 
 
-def circle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -> Sequence[ToolCall]:
-    """The calls that went round so often, and begin once more with the last one; empty where nothing does."""
-    rounds = max(rounds, LEAST)
+def find_call_cycle(called: Sequence[ToolCall], rounds: int, record: Sequence[Message]) -> Sequence[ToolCall]:
+    """Return the calls of a cycle that has run `rounds` times and begins again with the last call; empty without a cycle."""
+    rounds = max(rounds, MIN_ROUNDS)
     for period in PERIODS:
         if len(called) <= period * rounds:
             break
@@ -52,7 +52,7 @@ def _pairs(calls: Sequence[ToolCall], period: int) -> Iterable[tuple[ToolCall, T
 
 
 def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping[str, ToolResult]:
-    """Their results by their ids, from the end of a session's record."""
+    """Return the results of calls by call id, searched from the end of the session's messages."""
     missing, found = {call.id for call in calls}, {}
     for message in reversed(record):
         for result in message.tool_results:
@@ -65,7 +65,7 @@ def _results_of(calls: Sequence[ToolCall], record: Sequence[Message]) -> Mapping
 
 
 def _agree(results: Mapping[str, ToolResult], one: ToolCall, other: ToolCall) -> bool:
-    """Return True if nothing is known that tells the results of two calls apart."""
+    """Return True if the results of two calls are equal, or one result is unknown."""
     first, second = results.get(one.id), results.get(other.id)
     if first is None or second is None:
         return True

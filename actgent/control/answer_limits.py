@@ -1,4 +1,4 @@
-"""Whether one answer asks for more than may run at once. Nothing of such an answer runs."""
+"""Check the number and size of the tool calls in one answer."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from .limits import Limits
 
 
 def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
-    """Why the calls of an answer are too many or too large, in words for the model; None if they are not."""
+    """Return an error text for the model if the calls of an answer are too many or too large, else None."""
     if len(calls) > limits.answer_calls:
         return (
             f"none of the {len(calls):,} calls of this answer ran, since at most {limits.answer_calls:,} run at once: "
@@ -30,12 +30,16 @@ def excess_of(calls: Sequence[ToolCall], limits: Limits) -> str | None:
 
 
 def _size(arguments: Mapping[str, Any] | str) -> int:
-    """Bytes as JSON."""
+    """Return the size of arguments in bytes of JSON."""
     if not arguments:
         return 2
     if isinstance(arguments, str):
         return len(arguments.encode("utf-8", "surrogatepass"))
     try:
         return len(msgspec.json.encode(arguments))
-    except (TypeError, ValueError, RecursionError):  # not of JSON: a model client in Python may pass anything
+    except (
+        TypeError,
+        ValueError,
+        RecursionError,
+    ):  # a model client written in Python can pass values that JSON cannot express
         return len(repr(arguments))
