@@ -1,4 +1,4 @@
-"""What can be seen of who may call a provider next: the figures of its governors."""
+"""Statistics of the rate limiters of model providers, and the interface between rate limiters and other layers."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,80 +8,84 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class GovernorStatistics:
-    """A snapshot of a governor."""
+    """Counters of one governor at one moment."""
 
     waiting: int
-    """Attempts that wait for admission."""
+    """Number of attempts that wait for admission."""
     running: int
-    """Attempts that are with the provider."""
+    """Number of attempts that the provider is processing."""
     window: float
-    """How many may be there at once, over all models that were asked."""
+    """Maximum number of concurrent attempts at present, summed over the models in use."""
     admitted: int
-    """Attempts that were ever admitted."""
+    """Total number of admitted attempts."""
     refused: int
-    """Of these, those that the provider refused: 429, 503 and 529."""
+    """Total number of attempts that the provider refused with 429, 503 or 529."""
     waited: float
-    """Seconds that all attempts together waited for admission."""
+    """Total time that attempts waited for admission, in seconds."""
 
 
 @attrs.frozen(kw_only=True)
 class BucketStatistics:
-    """A limit of requests or tokens, just now."""
+    """State of one limit on requests or tokens."""
 
     kind: str
-    """`requests`, `tokens`, or what the provider calls it."""
+    """`requests`, `tokens`, or the provider's name of the limit."""
     capacity: float
-    """What can be spent at once."""
+    """Maximum number of units that can be spent at once."""
     level: float
-    """What is there; below zero where a call took more than was thought."""
+    """Available units. Negative after a call that used more than its reservation."""
     rate: float
-    """What comes back a second."""
+    """Units that become available per second."""
 
 
 @attrs.frozen(kw_only=True)
 class LaneStatistics:
-    """The calls to one model, just now."""
+    """State of the calls to one model."""
 
     model: str
     window: float
-    """How many may run at once."""
+    """Maximum number of concurrent calls at present."""
     running: int
+    """Number of running calls."""
     waiting: Mapping[str, int]
-    """By priority."""
+    """Number of waiting calls by priority name."""
     admitted: int
+    """Total number of admitted calls."""
     paused: float
-    """Seconds for which the provider has asked to wait; 0: it has not."""
+    """Remaining seconds of a Retry-After of the provider; 0 without one."""
     buckets: tuple[BucketStatistics, ...]
-    """What its headers tell of."""
+    """Rate-limit buckets reported by the provider's response headers."""
 
 
 @attrs.frozen(kw_only=True)
 class DoorStatistics:
-    """A governor by its name, with all models whose calls pass it."""
+    """State of one governor with the models that it limits."""
 
     door: str
-    """The provider's host and four characters that stand for the key, or the name of a model."""
+    """Name of the governor: the provider's host with four characters that identify the key, or the name of a model."""
     total: GovernorStatistics
+    """Counters over all models."""
     buckets: tuple[BucketStatistics, ...]
-    """The limits that the program set."""
+    """The limits that the program configured."""
     models: tuple[LaneStatistics, ...]
+    """State of each model."""
 
 
 class Lender(Protocol):
-    """Lends out of what several processes may ask of a provider together; see `actgent.llm.governor.shares`."""
+    """Leases parts of a rate limit that several processes share; see `actgent.llm.governor.shares`."""
 
     def add(self, share: Any, door: str) -> None:
-        """Lend to a `Share`, under the name that its limit has in all processes, whenever calls want it."""
+        """Start leasing units to a `Share` on demand. `door` is the name of the limit in all processes."""
 
     def remove(self, share: Any) -> None:
-        """Lend to it no more."""
+        """Stop leasing units to a share."""
 
 
 class Door(Protocol):
-    """What calls of a model pass before they go to the provider: a governor."""
+    """A rate limiter that admits the calls of a model, such as `Governor`."""
 
     def describe(self, door: str) -> DoorStatistics:
-        """All of it, model by model, under a name for people."""
+        """Return the statistics of all models. `door` is the name in the result."""
 
     def share(self, lender: Lender, door: str) -> None:
-        """Share with other processes what the user granted, under a name that they have for it, too."""
+        """Share the configured limits with other processes. `door` is the name of the limits in all processes."""

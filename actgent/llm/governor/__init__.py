@@ -1,4 +1,4 @@
-"""Who may call a provider next: its rate limits, what is under way, and who waits, shared by all clients of a key."""
+"""`Governor`: a rate limiter for model calls, shared by all clients with the same provider address and key."""
 
 from .governor import Governor, Permit, rate_limit_key, shared_governor
 from .lending import ShareLender

@@ -1,9 +1,9 @@
-"""Which calls may go to a provider now: the deciding half of the governor, without a clock and without waiting.
+"""Admission decisions of the governor, without a clock and without waiting.
 
-A call is admitted when the window of its lane has room, no refusal asks everybody to wait, and every bucket holds what
-it costs: those that the user set, which all lanes share, and those that the provider's headers tell of, a lane
-each, because providers count each model apart. A lane that is not ready lets the others go ahead; a bucket
-that all share lets nobody overtake, or the dearest call would wait for ever.
+A call is admitted when the concurrency window of its model has room, no Retry-After is active, and every bucket holds the
+cost of the call. The configured buckets are common to all models. The buckets from response headers belong to one model, since
+providers count each model separately. A model that is not ready lets other models proceed. A common bucket lets no call
+overtake, since the most expensive call would otherwise starve.
 """
 
 import math
@@ -21,30 +21,32 @@ from .shares import Limit
 from .window import Window
 
 MAX_LANES = 100
-"""Idle lanes beyond that are forgotten, the longest unused first."""
+"""Maximum number of models with kept state. Beyond it the longest unused idle model is forgotten."""
 _OVERLOADED = (503, 529)
 _WEIGHT = 0.1
-"""Of the newest answer in what an answer is expected to take."""
+"""Weight of the newest answer in the predicted usage."""
 _FIRST_OUTPUT = 256.0
-"""Tokens that an answer is expected to have before there was one."""
+"""Predicted answer tokens before the first answer."""
 _FIRST_RATIO = 0.25
-"""Tokens a byte of a request, before there was an answer."""
+"""Predicted tokens per request byte before the first answer."""
 
 
 @attrs.define(eq=False)
 class Expectation:
-    """How many tokens a call will take, learnt from those that were answered."""
+    """Predictor of the tokens of a call, learnt from answered calls."""
 
     ratio: float = _FIRST_RATIO
-    """Input tokens a byte of the request."""
+    """Input tokens per request byte."""
     output: float = _FIRST_OUTPUT
+    """Predicted output tokens."""
     _weight: float = 1.0
 
     def cost(self, size: int, max_tokens: int | None) -> Cost:
-        """Return what to reserve for a request of `size` bytes."""
+        """Return the reservation for a request of `size` bytes."""
         return Cost(size * self.ratio, self.output if max_tokens is None else min(self.output, max_tokens))
 
     def learn(self, size: int, usage: Usage) -> None:
+        """Update the prediction with the usage of an answered request of `size` bytes."""
         self.output += (usage.output_tokens - self.output) * self._weight
         if size:
             self.ratio += (usage.input_tokens / size - self.ratio) * self._weight
@@ -53,7 +55,7 @@ class Expectation:
 
 @attrs.define(eq=False, kw_only=True)
 class Lane:
-    """The calls to one model, and what its provider grants them."""
+    """Queue, window and detected limits of one model."""
 
     window: Window
     queue: CallQueue
@@ -62,27 +64,29 @@ class Lane:
     paused_until: float = -math.inf
     expectation: Expectation = attrs.field(factory=Expectation)
     learnt: dict[str, Bucket] = attrs.field(factory=dict)
-    """Limits that headers told of, by kind."""
+    """Limits from response headers, by kind."""
     total: Cost = NO_COST
-    """All that was ever reserved."""
+    """Sum of all reservations."""
     counted: Cost = NO_COST
-    """Of it, what was reserved up to the youngest call that was answered: the provider has counted all of that."""
+    """Sum of the reservations up to the newest answered call. The provider has counted all of these."""
     admitted: int = 0
     _in_doubt: dict[Call, None] = attrs.field(factory=dict)
-    """The calls behind that one, oldest first: the provider may not have counted them yet."""
+    """Calls after that one, oldest first. The provider may not have counted them yet."""
     _told: Cost = NO_COST
-    """What was sure to be counted before the youngest call whose headers were read."""
+    """Sum that was certainly counted before the newest call whose headers were read."""
 
     @property
     def is_idle(self) -> bool:
+        """True if no call of the model runs or waits."""
         return not self.running and not self.queue
 
     def ready_at(self, call: Call, now: float) -> float:
-        """When a call may start; infinity where another has to end first."""
+        """Return the time at which a call may start; infinity if another call must end first."""
         ready = max(now, self.paused_until, self.window.ready_at(self.running, now))
         return max([ready, *(bucket.ready_at(call.cost, now) for bucket in self.learnt.values())])
 
     def start(self, call: Call, now: float) -> None:
+        """Count an admitted call and take its cost from the detected limits."""
         self.running += 1
         self.admitted += 1
         self.total += call.cost
@@ -93,14 +97,14 @@ class Lane:
             bucket.take(call.cost, now)
 
     def read(self, call: Call, headers: Headers, now: float) -> None:
-        """Believe what an answer's headers say of the limits.
+        """Update the detected limits from response headers.
 
-        The provider counted when the call came in. Calls come in in another order than they are sent, so all that a
-        reading gives are bounds of what is left: the level is moved between them, and no further.
+        The provider counts a call when it arrives, and calls can arrive in another order than they were sent. So a reading
+        only gives a lower and an upper bound of the remaining units. The level is moved into this range and no further.
         """
-        self._come_in(call)
+        self._note_arrival(call)
         if call.total.requests <= self._told.requests:
-            return  # A call that came in later has told already.
+            return  # A later call has reported already.
         self._told = max(self._told, call.counted, key=_requests)
         for reading in read_limits(headers):
             bucket = self.learnt.get(reading.kind)
@@ -110,33 +114,34 @@ class Lane:
             level = min(reading.limit, level)
             self.learnt[reading.kind] = Bucket(reading.kind, rate, reading.limit, level, now)
 
-    def _come_in(self, call: Call) -> None:
-        """The provider has answered a call; those that were sent before it have come in, too."""
+    def _note_arrival(self, call: Call) -> None:
+        """Note that the provider has received a call and all calls that were sent before it."""
         while (first := next(iter(self._in_doubt), None)) and first.total.requests <= call.total.requests:
             del self._in_doubt[first]
             first.settled = self.total
         self.counted = max(self.counted, call.total, key=_requests)
 
     def _bounds(self, call: Call, reading: Reading, filled: float) -> tuple[float, float]:
-        """The least and the most that can be left of a limit, after what has `filled` up since the call was sent.
+        """Return the minimum and maximum remaining units of a limit. `filled` is the refill since the call was sent.
 
-        At the least, all calls came in behind it that were not counted for sure when it was sent; at the most, only
-        those that were sent when it had come in for sure.
+        For the minimum, all calls arrived after this one that were not certainly counted when it was sent. For the maximum,
+        only the calls did that were sent after its certain arrival.
         """
         others = (self.total - call.counted - call.cost).of(reading.kind)
         later = (self.total - call.settled).of(reading.kind)
         return min(reading.limit, reading.remaining + filled) - others, reading.remaining + filled - later
 
     def end(self, call: Call) -> None:
-        """The call is over, whatever became of it."""
+        """Remove a running call, with any outcome."""
         self.running -= 1
         self._in_doubt.pop(call, None)
 
     def answer(self, call: Call, now: float) -> None:
+        """Grow the concurrency window after an answered call."""
         self.window.grow(self.running, seconds=now - call.started, now=now)
 
     def refuse(self, call: Call, wish: float | None, now: float) -> None:
-        """The provider took no call: wait as long as it wishes, and send fewer, unless a known limit explains it."""
+        """Apply the Retry-After of a refusal. Shrink the concurrency window unless a known limit explains the refusal."""
         if wish is not None:
             self.paused_until = max(self.paused_until, now + wish)
         if all(bucket.ready_at(call.cost, now) <= now for bucket in self.learnt.values()):
@@ -145,30 +150,34 @@ class Lane:
 
 @attrs.define(eq=False, kw_only=True)
 class Admissions:
-    """All calls that share one provider's limits."""
+    """All calls that share the limits of one provider."""
 
     buckets: Sequence[Limit]
-    """The limits that the user set."""
+    """The configured limits."""
     window: int
-    """Calls at once in a lane of which nothing is known yet."""
+    """Initial number of concurrent calls of a new model."""
     concurrency: int
-    """The most calls at once, over all lanes."""
+    """Maximum number of concurrent calls over all models."""
     period: float
+    """Length of a "minute" in seconds."""
     recovery: float
+    """Seconds until the window is back at the refused size."""
     age_step: float
+    """Seconds of waiting that are worth one priority level."""
     max_pause: float
-    """The longest wish of a provider that holds everybody up, in seconds."""
+    """Maximum Retry-After in seconds that pauses all calls of a model."""
     lanes: dict[str, Lane] = attrs.field(factory=dict)
+    """State by model, least recently used first."""
     turns: Turns = attrs.field(factory=Turns)
-    """Of owners, over all lanes."""
+    """Turns of the owners over all models."""
     running: int = 0
     admitted: int = 0
     refused: int = 0
     wakes_at: float = math.inf
-    """When to decide again if nothing happens until then."""
+    """Time of the next decision if no event comes earlier."""
 
     def lane(self, model: str) -> Lane:
-        """The lane of a model, made where there is none."""
+        """Return the state of a model; create it if needed."""
         lane = self.lanes.pop(model, None)
         if lane is None:
             window = Window(size=self.window, limit=self.concurrency, recovery=self.recovery)
@@ -185,7 +194,7 @@ class Admissions:
     # --- deciding ------------------------------------------------------------------------
 
     def decide(self, now: float) -> list[tuple[Lane, Call]]:
-        """Admit whom there is room for, in order."""
+        """Admit all calls that may start now, in order, and return them."""
         admitted: list[tuple[Lane, Call]] = []
         while (found := self._next(now)) is not None:
             self._start(*found, now)
@@ -219,21 +228,21 @@ class Admissions:
         self._take(call.cost, now)
 
     def earliest(self, lane: Lane, call: Call, now: float) -> float:
-        """No sooner than this can a call start, even if no other one waited or ran."""
+        """Return the earliest possible start of a call, assuming that no other call waits or runs."""
         buckets: tuple[Limit, ...] = (*self.buckets, *lane.learnt.values())
         return max([now, lane.paused_until, *(bucket.soonest(call.cost, now) for bucket in buckets)])
 
-    # --- what became of a call -------------------------------------------------------------
+    # --- outcome of a call -------------------------------------------------------------
 
     def answer(self, lane: Lane, call: Call, usage: Usage | None, now: float) -> None:
-        """The call was answered; with its usage the reservation becomes what it really took."""
+        """Count an answered call. If its usage is known, replace the reservation by the usage."""
         lane.answer(call, now)
         if usage is not None:
             used = Cost.used(usage)
             self._correct(lane, call, used, now)
 
     def fail(self, lane: Lane, call: Call, error: ModelError, now: float) -> None:
-        """The call has no answer. What the provider did not work on takes no tokens, but counts as a request."""
+        """Count a failed call. A call that the provider did not process counts as a request without tokens."""
         if isinstance(error, RateLimited) or error.status in _OVERLOADED:
             self.refused += 1
             lane.refuse(call, self._wish(error), now)
@@ -242,7 +251,7 @@ class Admissions:
             self._correct(lane, call, Cost(), now)
 
     def withdraw(self, lane: Lane, call: Call, now: float) -> None:
-        """The call goes before it was sent, admitted or not; it leaves nothing behind."""
+        """Remove a call that was not sent, and return its reservation."""
         if call.state == "waiting":
             lane.queue.withdraw(call)
         elif call.state == "running":
@@ -252,7 +261,7 @@ class Admissions:
                 bucket.take(NO_COST - call.cost, now)
 
     def end(self, lane: Lane, call: Call) -> None:
-        """The call is over, whatever became of it."""
+        """Remove a running call, with any outcome."""
         call.state = "over"
         lane.end(call)
         self.running -= 1

@@ -1,13 +1,13 @@
-"""One door to one provider: how many calls go through it, and in which order.
+"""`Governor`: limits the rate and concurrency of calls to one provider, and decides their order.
 
-Clients with the same address and key share a governor by themselves. It asks nothing of the user: it takes
-more and more calls until the provider refuses one, reads the limits from the headers of answers, and obeys
-Retry-After for everybody who waits. What is known of the limits can be said: `Governor(requests_per_minute=500)`.
+Clients with the same address and key share a governor automatically. It needs no configuration: it raises the number of
+concurrent calls until the provider refuses one, reads limits from response headers, and applies a Retry-After to all waiting
+calls. Known limits can be configured: `Governor(requests_per_minute=500)`.
 
-Each attempt of a call asks anew, so a pause before a repetition holds nothing. A call that waits is its caller's own
-task, parked: it has no connection, no slot and no timer. One of those who wait, the *leader*, sleeps until the next
-one can be admitted; it admits whoever is next then, and hands that on when it is admitted itself or cancelled.
-Source of the algorithms: `window.py`, `rates.py`, `waiting.py`.
+Each attempt of a call asks for admission again, so a retry pause holds no slot. A waiting call is the parked task of its
+caller; it uses no connection, slot or timer. One of the waiting tasks is the *leader*: it sleeps until the next call can be
+admitted, admits it, and passes the role on when it is admitted or cancelled. The algorithms are in `window.py`,
+`rate_limits.py`, `queue.py` and `admission.py`.
 """
 
 import hashlib
@@ -33,18 +33,18 @@ from .shares import Limit, Share
 
 MINUTE = 60.0
 CONCURRENCY = 1000
-"""Calls at once of one process, where nobody says."""
-_COUNTED = 10_000
-"""Calls that wait, at most, of which the cost is counted to ask for a share."""
+"""Default maximum number of concurrent calls of one process."""
+_MAX_COUNTED_CALLS = 10_000
+"""Maximum number of waiting calls whose cost is summed up for a lease request."""
 _RECOVERY = 0.5
-"""Of the period: how long the window takes back to the size that was refused."""
+"""Fraction of the period after which the concurrency window is back at the refused size."""
 _log = logger_of(__name__)
 
 
 class Governor:
-    """Admits model calls as fast as a provider takes them, in order of priority and with a turn for every session.
+    """Rate limiter for model calls: admits calls by priority, alternates between sessions, and adapts to the provider.
 
-    One governor serves one trio run at a time. In the next run it begins anew.
+    One governor serves one trio run at a time. A later run starts with fresh state.
     """
 
     def __init__(
@@ -65,21 +65,21 @@ class Governor:
         """See `docs/control.md`.
 
         Args:
-            requests_per_minute: What the provider grants; None finds it out.
-            tokens_per_minute: The same for tokens, of requests and answers together.
-            concurrency: The most calls at once; in a cluster those of each node.
-            first_window: Calls at once as long as nothing is known; it grows with each answer until a refusal.
-            burst: The share of a minute's allowance that may be spent at once. 1 suits a provider that grants a
-                minute's worth in one go; what its headers say is obeyed in any case.
-            period: The length of a "minute", in seconds.
-            age_step: Seconds of waiting that are worth a level of priority.
-            max_wait: Seconds that an attempt waits at most, whatever its own deadline; then it is `RateLimited`.
-            max_pause: The longest Retry-After, in seconds, that holds everybody up. A longer one fails its call alone.
-            capacity: The most attempts that wait; the next one is `RateLimited` at once.
-            name: Under which the nodes of a cluster share what is granted a minute; empty takes the door of the first model.
+            requests_per_minute: Request limit of the provider; None detects it.
+            tokens_per_minute: Token limit of the provider, requests and answers together; None detects it.
+            concurrency: Maximum number of concurrent calls, in a cluster per node.
+            first_window: Initial number of concurrent calls. It grows with each answer until a refusal.
+            burst: Fraction of a minute's limit that may be spent at once. 1 suits providers that grant a whole minute at
+                once. Limits in response headers are obeyed in any case.
+            period: Length of a "minute" in seconds.
+            age_step: Seconds of waiting that are worth one priority level.
+            max_wait: Maximum wait of an attempt in seconds, even with a later deadline. Then it fails with `RateLimited`.
+            max_pause: Maximum Retry-After in seconds that pauses all calls. A longer one only fails its call.
+            capacity: Maximum number of waiting attempts. Further attempts fail with `RateLimited` at once.
+            name: Name under which the nodes of a cluster share the limits per minute; empty uses the first model's name.
 
         Raises:
-            ConfigurationError: a number makes no sense; the text names it.
+            ConfigurationError: A number is out of range. The text names the argument.
         """
         _check_positive(
             requests_per_minute=requests_per_minute,
@@ -110,7 +110,7 @@ class Governor:
         self._run: trio.lowlevel.TrioToken | None = None
         self._admissions: Admissions = self._new_admissions(buckets=())
         self._parked: dict[Call, None] = {}
-        """The calls that wait, oldest first."""
+        """The waiting calls, oldest first."""
         self._leader: Call | None = None
         self._alarm = trio.CancelScope()
         self._waited = 0.0
@@ -118,10 +118,11 @@ class Governor:
 
     @property
     def counts_tokens(self) -> bool:
-        """True if the size of a call matters from the beginning."""
+        """True if tokens are limited, so that callers must pass the request size."""
         return self._limits["tokens"] is not None
 
     def statistics(self) -> GovernorStatistics:
+        """Return the current counters."""
         lanes = self._admissions.lanes.values()
         return GovernorStatistics(
             waiting=len(self._parked),
@@ -136,7 +137,7 @@ class Governor:
         )
 
     def describe(self, door: str) -> DoorStatistics:
-        """All of it, model by model, under a name for people."""
+        """Return the statistics of all models. `door` is the name in the result."""
         now = trio.current_time()
         models = sorted(self._admissions.lanes.items())
         return DoorStatistics(
@@ -147,28 +148,28 @@ class Governor:
         )
 
     def waited(self, session: str) -> float:
-        """Seconds for which the next call of a session has been waiting by now; 0 if none waits."""
+        """Return how long the next call of a session has been waiting, in seconds; 0 if no call waits."""
         arrivals = [lane.queue.since(session) for lane in self._admissions.lanes.values()]
         since = min((arrival for arrival in arrivals if arrival is not None), default=math.inf)
         return max(0.0, trio.current_time() - since)
 
-    # --- the way of an attempt ---------------------------------------------------------------
+    # --- admission of an attempt ---------------------------------------------------------------
 
     @asynccontextmanager
     async def admit(
         self, chat: Chat, *, model: str, size: int = 0, arrived: float | None = None
     ) -> AsyncGenerator["Permit"]:
-        """Wait until an attempt may go to the provider; it counts as running until the block is left.
+        """Context manager: wait until an attempt may be sent. The attempt counts as running until the block ends.
 
         Args:
-            chat: Its session and priority decide its place, its `max_tokens` bounds what is reserved for it, its deadline how
-                long it may wait.
-            model: Calls to different models wait apart, and share only what the user set.
-            size: Bytes of the request.
-            arrived: When the call first asked, where this is not its first attempt; it keeps its age.
+            chat: The request. Its session and priority set the position, `max_tokens` the reservation, and its deadline the
+                maximum wait.
+            model: Model name. Each model has a separate queue; only the configured limits are common to all models.
+            size: Size of the request in bytes.
+            arrived: Time of the first attempt of this call, by trio's clock. A retry keeps the age of its call.
 
         Raises:
-            RateLimited: it waited for `max_wait`, it would certainly have to wait longer than it can, or too many wait.
+            RateLimited: The wait reached `max_wait`, would exceed the deadline, or too many attempts are waiting.
         """
         self._begin()
         lane = self._admissions.lane(model)
@@ -193,7 +194,7 @@ class Governor:
             self._admit_next()
 
     async def _enter(self, lane: Lane, call: Call, model: str, chat: Chat) -> None:
-        """Wait for admission. Whatever ends the waiting otherwise leaves nothing behind."""
+        """Wait for admission. A cancelled or failed wait releases everything."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if len(self._parked) >= self._capacity:
             raise _limited(f"{self._capacity} calls wait for the provider's rate limit already", model)
@@ -219,7 +220,7 @@ class Governor:
             raise _limited(f"waited {self._max_wait:g} s for the provider's rate limit", model)
 
     def _check_hope(self, lane: Lane, call: Call, model: str, now: float, deadline: float) -> None:
-        """Fail at once where waiting cannot help."""
+        """Raise `RateLimited` at once if the earliest possible start is after the deadline."""
         soonest = self._admissions.earliest(lane, call, now) - now
         if soonest > min(self._max_wait, min(deadline, trio.current_effective_deadline()) - now):
             text = f"the provider's rate limit leaves no room for another {soonest:.1f} s"
@@ -237,7 +238,7 @@ class Governor:
                 await _park(call)
 
     def _leave(self, lane: Lane, call: Call, *, is_admitted: bool) -> None:
-        """The call waits no more; somebody else keeps watch."""
+        """Remove a call from the waiting calls and pass the leader role on."""
         self._parked.pop(call, None)
         if self._leader is call:
             self._leader = None
@@ -245,7 +246,7 @@ class Governor:
             self._admissions.withdraw(lane, call, trio.current_time())
             self._admit_next()
         if self._leader is None and self._parked:
-            _wake(next(reversed(self._parked)))  # the last one: it will be there for the longest time
+            _wake(next(reversed(self._parked)))  # the newest call, which will probably wait longest
 
     def _admit_next(self) -> None:
         for _, call in self._admissions.decide(trio.current_time()):
@@ -255,19 +256,21 @@ class Governor:
             self._alarm.deadline = self._admissions.wakes_at
 
     def _begin(self) -> None:
-        """Be ready for this trio run, whose clock has nothing to do with another's."""
+        """Reset the state for the current trio run, since each run has a separate clock."""
         run = trio.lowlevel.current_trio_token()
         if self._run is run:
             return
         if self._parked or self._admissions.running:
-            raise UsageError("a Governor serves one trio run at a time: give the other one its own")
+            raise UsageError(
+                "a Governor serves one trio run at a time: create a separate Governor for the other run"
+            )
         self._run, now = run, trio.current_time()
         buckets = [Bucket(kind, rate, capacity, capacity, now) for kind, rate, capacity in self._declared()]
         self._admissions = self._new_admissions(buckets=self._shares or buckets)
         self._waited = 0.0
 
     def _declared(self) -> Iterator[tuple[str, float, float]]:
-        """The limits that the user set: what they count, units a second, and units at once."""
+        """Yield the configured limits as (kind, units per second, burst units)."""
         for kind, limit in self._limits.items():
             if limit is not None:
                 yield kind, limit / self._period, max(1.0, limit * self._burst)
@@ -275,9 +278,9 @@ class Governor:
     # --- several processes -------------------------------------------------------------------
 
     def share(self, lender: Lender, door: str) -> None:
-        """Share with other processes what the user granted a minute, until the lender ends; what is learnt stays this one's.
+        """Share the limits per minute with other processes until the lender closes.
 
-        So does `concurrency`: calls that run cannot be taken back from a process that hangs, so nobody could lend their places.
+        Detected limits and `concurrency` stay local: the slots of running calls cannot be revoked from a hanging process.
         """
         self._warn_of_concurrency(door)
         if self._lender is not None or not any(self._declared()):
@@ -291,12 +294,12 @@ class Governor:
         self._admit_next()
 
     def _warn_of_concurrency(self, door: str) -> None:
-        """Say once that what was declared holds for each process, as what is granted a minute does not."""
+        """Log once that `concurrency=` applies per process, unlike the limits per minute."""
         if self._admissions.concurrency != CONCURRENCY and not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "Governor(concurrency=%d) of %s holds for each node of the cluster; requests_per_minute= and tokens_per_minute= "
-                "hold for all of them together",
+                "Governor(concurrency=%d) of %s applies to each node of the cluster; requests_per_minute= and tokens_per_minute= "
+                "apply to all nodes together",
                 self._admissions.concurrency,
                 Each(self._name or door),
             )
@@ -312,11 +315,11 @@ class Governor:
         )
 
     def _waiting(self, kind: str) -> float:
-        """The units that calls wait for; of very many, some of them."""
-        return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _COUNTED))
+        """Return the units that waiting calls need, summed over at most `_MAX_COUNTED_CALLS` calls."""
+        return math.fsum(call.cost.of(kind) for call in itertools.islice(self._parked, _MAX_COUNTED_CALLS))
 
     def _end_share(self) -> None:
-        """Nobody lends any more: this process begins with nothing, as others may have spent it all."""
+        """Use local buckets again after the lender closed. They start empty, since other processes may have spent the limit."""
         if self._lender is None:
             return
         lender, self._lender = self._lender, None
@@ -334,7 +337,7 @@ class Governor:
 
 
 class Permit:
-    """Leave for one attempt; lasts as long as its block."""
+    """Admission of one attempt, valid inside the `admit` block."""
 
     def __init__(self, admissions: Admissions, lane: Lane, call: Call, size: int) -> None:
         self._admissions = admissions
@@ -343,11 +346,11 @@ class Permit:
         self._size = size
 
     def read(self, headers: Headers) -> None:
-        """Learn what the answer's headers say of the provider's limits."""
+        """Update the detected limits from response headers."""
         self._lane.read(self._call, headers, trio.current_time())
 
     def report_usage(self, usage: Usage) -> None:
-        """The attempt was answered: what was reserved for it becomes what it took."""
+        """Replace the reservation of an answered attempt by its real usage."""
         known = None if usage == NO_USAGE else usage
         self._admissions.answer(self._lane, self._call, known, trio.current_time())
         if known is not None:
@@ -360,12 +363,12 @@ _shared: trio.lowlevel.RunVar[WeakValueDictionary[str, Governor]] = trio.lowleve
 
 
 def rate_limit_key(address: str, key: str) -> str:
-    """Hash an address and a key, so that neither is given away."""
+    """Return a hash of an address and a key, which reveals neither."""
     return hashlib.sha256(f"{address}\0{key}".encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def shared_governor(door: str) -> Governor:
-    """The governor of all clients of this trio run with the same address and key, as long as one of them keeps it."""
+    """Return the governor that all clients of this trio run with the same `rate_limit_key` share. It lives as long as a client."""
     try:
         governors = _shared.get()
     except LookupError:
@@ -377,10 +380,10 @@ def shared_governor(door: str) -> Governor:
     return governor
 
 
-# --- small things -----------------------------------------------------------------------------
+# --- helpers -----------------------------------------------------------------------------
 
 
-@trio.lowlevel.enable_ki_protection  # or a task would be woken that does not wait
+@trio.lowlevel.enable_ki_protection  # an interrupt in between would wake a task that does not wait
 async def _park(call: Call) -> None:
     """Sleep until `_wake`."""
 
@@ -394,7 +397,7 @@ async def _park(call: Call) -> None:
 
 @trio.lowlevel.enable_ki_protection
 def _wake(call: Call) -> None:
-    """Wake the task of a call, unless something has woken it already."""
+    """Wake the task of a call, unless the task is awake already."""
     if isinstance(call.task, trio.lowlevel.Task):
         trio.lowlevel.reschedule(call.task)
         call.task = None

@@ -1,4 +1,4 @@
-"""Asks a lender for shares, again and again: the half of `shares.py` that waits."""
+"""`ShareLender`: requests leases of shared rate limits for this process. `shares.py` holds the accounting."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -13,15 +13,15 @@ from actgent.messages import new_secret
 from actgent.support.concurrency import plain_nursery
 from actgent.support.logs import Each, logger_of
 
-from .shares import LASTS, Share
+from .shares import LEASE_SECONDS, Share
 
-AGAIN = 0.5
-"""Seconds until a lender that did not answer is asked again."""
+RETRY_SECONDS = 0.5
+"""Delay before a failed lease request is retried."""
 _log = logger_of(__name__)
 
 
 class _Lent(Protocol):
-    """The answer of a lender; see `Share.lend`."""
+    """Answer to a lease request; see `Share.lend`."""
 
     @property
     def lent(self) -> float: ...
@@ -34,7 +34,7 @@ class _Lent(Protocol):
 
 
 class _Lends(Protocol):
-    """Lends of a limit, by its door and kind, to one of its holders."""
+    """Leases units of a limit, identified by name and kind, to one holder."""
 
     async def __call__(
         self,
@@ -53,7 +53,7 @@ class _Lends(Protocol):
 
 
 class ShareLender(Lender):
-    """The shares of one process: of all governors that were told of it, until it is closed."""
+    """The leases of one process, for all governors that were added, until the lender is closed."""
 
     def __init__(self, lends: _Lends) -> None:
         self._lends = lends
@@ -62,7 +62,7 @@ class ShareLender(Lender):
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
-        """A block in which is asked for what is wanted; at its end each governor has its limits for itself again."""
+        """Request leases on demand inside this block. At its end each governor uses its limits locally again."""
         try:
             async with plain_nursery() as self._nursery:
                 for share in self._shares:
@@ -75,14 +75,14 @@ class ShareLender(Lender):
                 share.on_ended()
 
     def add(self, share: Share, door: str) -> None:
-        """Have a share lent, whenever calls want it, under the name that its limits have in all processes."""
+        """Start leasing units to a share on demand. `door` is the name of the limits in all processes."""
         self._shares[share] = door, trio.Event()
         share.on_wanted = partial(self._want, share)
         if self._nursery is not None:
             self._nursery.start_soon(self._keep, share)
 
     def remove(self, share: Share) -> None:
-        """Ask for a share no more."""
+        """Stop leasing units to a share."""
         _, wanted = self._shares.pop(share)
         wanted.set()
 
@@ -102,13 +102,13 @@ class ShareLender(Lender):
                     is_failing = await self._fails(share, door, holder, is_known=is_failing)
 
     async def _fails(self, share: Share, door: str, holder: str, *, is_known: bool) -> bool:
-        """Ask for a share; returns True, and has it asked for again, if nobody answers."""
+        """Request a lease. Return True after a failure, which schedules a retry."""
         try:
             await self._ask(share, door, holder)
         except ActgentError as error:
             if not is_known:
-                _log.warning("nothing is lent of the limits of %s: %s", Each(door), Each(str(error)))
-            share.next_at = trio.current_time() + AGAIN
+                _log.warning("no lease for the rate limits of %s: %s", Each(door), Each(str(error)))
+            share.next_at = trio.current_time() + RETRY_SECONDS
             share.on_wanted()
             return True
         return False
@@ -125,6 +125,6 @@ class ShareLender(Lender):
             charge=asked.charge,
             least=asked.least,
             wanted=asked.wanted,
-            lasts=LASTS,
+            lasts=LEASE_SECONDS,
         )
         share.lend(asked, lent=found.lent, held=found.held, wait=found.wait, room=found.room)

@@ -1,15 +1,14 @@
-"""Who is next among the calls that wait: priority, ageing, a turn for every owner, and among an owner's for every session.
+"""The order of waiting model calls: priority with ageing, round robin between owners and between sessions of an owner.
 
-Theory. A session waits with one call at a time, its first; the others stand behind it. The place of that call is a
-static key, the time since which it is the session's first plus its level times `age_step`, as in the inbox: HIGH
-goes before NORMAL within a step of time, an older call of a lower level overtakes, and nothing starves. URGENT is
-minus infinity. When a session's call is admitted, its next one becomes first *now*, and so goes behind all sessions of the
-owner that wait already: that is round robin (Nagle, RFC 970), and a session with a hundred calls delays one with a single
-call by at most one of its own. Owners take turns in the same way, see `actgent/support/rotation.py`, over all models together; who
-names none is an owner for each session.
+Only the first call of a session competes with other sessions. Its key is the time since which it is first, plus its level
+times `age_step`, as in the inbox. HIGH precedes NORMAL within one step of time, an older call of a lower level overtakes, and
+no call starves. URGENT has the key minus infinity. When a call is admitted, the next call of its session becomes first with
+the current time, so it follows all waiting sessions of the owner. That is round robin (Nagle, RFC 970): a session with a
+hundred calls delays a session with one call by at most one call. Owners alternate in the same way over all models, see
+`actgent/support/rotation.py`. A call without an owner uses its session as the owner.
 
-Turns are fair in calls; to be fair in tokens, too, a session or owner whose call was dear has its next turn so much later as
-the others' fair shares take (a start tag as in start-time fair queueing, Goyal et al. 1996), but never later than `age_step`.
+Round robin is fair in calls. For fairness in tokens, an expensive call delays the next turn of its session and owner by the
+time that the fair shares of the others take (start tags of start-time fair queueing, Goyal et al. 1996), at most `age_step`.
 """
 
 import heapq
@@ -26,70 +25,73 @@ from actgent.support.rotation import Rotation, Ticket, Turns
 from .rate_limits import NO_COST, Cost
 
 AGE_STEP = 30.0
-"""Seconds of waiting that are worth a level, as in the inbox."""
+"""Seconds of waiting that are worth one priority level, as in the inbox."""
 
 State = Literal["new", "waiting", "running", "over"]
 
 
 @attrs.define(eq=False, kw_only=True)
 class Call:
-    """One attempt of a model call, from its asking to its end."""
+    """One attempt of a model call, from the request for admission to its end."""
 
     session: str
-    """Empty for a call of its own, which shares its turn with nobody."""
+    """Session id; empty for a call without a session, which competes alone."""
     priority: Priority
     cost: Cost
-    """What is reserved for it."""
+    """Reserved cost."""
     arrived: float
+    """Time of the first attempt, by trio's clock."""
     owner: str = ""
-    """For whom; empty is the session."""
+    """Owner that the call is for; empty uses the session."""
     state: State = "new"
     started: float = -math.inf
     key: float = math.inf
-    """Its place, while it is the first of its session."""
+    """Sort key while the call is the first of its session."""
     total: Cost = NO_COST
-    """What its lane had taken when it was admitted, itself included."""
+    """Sum of the model's reservations at admission, this call included."""
     counted: Cost = NO_COST
-    """Of it, what the provider had counted for sure by then."""
+    """Part of that sum that the provider had certainly counted."""
     settled: Cost = NO_COST
-    """What its lane had taken when the call itself had been counted for sure."""
+    """Sum of the model's reservations when this call had certainly been counted."""
     task: object = None
-    """The task that waits for it; nothing here looks at it."""
+    """The waiting task. This module does not use it."""
 
     @property
     def line(self) -> object:
-        """The key of the queue in which the call stands."""
+        """Key of the session queue."""
         return self.session or self
 
     @property
     def party(self) -> object:
-        """The key of the party that takes turns with others."""
+        """Key of the owner in the round robin."""
         return self.owner or self.line
 
 
 _Entry = tuple[float, int, Call]
-"""Key, serial number, call: what is sorted."""
+"""(key, serial number, call), the sort order of a session queue."""
 
 
 @attrs.define(eq=False)
 class _Line:
-    """The calls of one session that wait; exists only while there are any."""
+    """The waiting calls of one session. It exists only while calls wait."""
 
     turn: float
-    """Not first before this time."""
+    """Earliest time from which a call of this session can be first."""
     calls: list[_Entry] = attrs.field(factory=list)
     gone: int = 0
-    """Of `calls`, those that do not wait any more."""
+    """Number of entries in `calls` that no longer wait."""
     place: Ticket[Call] | None = None
-    """That of its first among all."""
+    """Position of the first call in the round robin."""
 
     def first(self) -> Call | None:
+        """Return the next waiting call, or None."""
         while self.calls and self.calls[0][2].state != "waiting":
             heapq.heappop(self.calls)
             self.gone -= 1
         return self.calls[0][2] if self.calls else None
 
     def leave(self) -> None:
+        """Count a call that no longer waits, and remove such entries once they are the majority."""
         self.gone += 1
         if self.gone * 2 > len(self.calls):
             self.calls = [entry for entry in self.calls if entry[2].state == "waiting"]
@@ -98,14 +100,14 @@ class _Line:
 
 
 class CallQueue:
-    """The calls that wait, of all owners. Several of them may share `turns`."""
+    """The waiting calls of all owners for one model. Queues of several models can share `turns`."""
 
     def __init__(self, age_step: float = AGE_STEP, turns: Turns | None = None) -> None:
         self._age_step = age_step
         self._delays = (-math.inf, 0.0, age_step, 2 * age_step)
         self._lines: dict[object, _Line] = {}
         self._heads: Rotation[Call] = Rotation(len(Priority), turns)
-        """The first call of each line."""
+        """The first call of each session."""
         self._serial = itertools.count()
         self._count = 0
 
@@ -114,23 +116,24 @@ class CallQueue:
 
     @property
     def entries(self) -> int:
-        """The kept entries, valid or not: bounded by what waits."""
+        """Number of kept entries, outdated ones included. Proportional to the waiting calls."""
         return self._heads.entries + sum(len(line.calls) for line in self._lines.values())
 
     def by_priority(self) -> dict[str, int]:
-        """Count the calls that wait, by the names of their priorities; those without any are left out."""
+        """Return the number of waiting calls by priority name. Priorities without calls are omitted."""
         waiting = (
             call for line in self._lines.values() for _, _, call in line.calls if call.state == "waiting"
         )
         return dict(Counter(call.priority.name.lower() for call in waiting))
 
     def since(self, session: str) -> float | None:
-        """When the call that is next in a session came; None where none waits."""
+        """Return the arrival time of a session's next call; None if no call waits."""
         line = self._lines.get(session)
         first = None if line is None else line.first()
         return None if first is None else first.arrived
 
     def add(self, call: Call) -> None:
+        """Enqueue a call."""
         call.state = "waiting"
         self._count += 1
         line = self._lines.setdefault(call.line, _Line(-math.inf))
@@ -140,23 +143,23 @@ class CallQueue:
             self._list(line)
 
     def first(self) -> tuple[float, Call] | None:
-        """The call that is next, and where it stands among those of other models."""
+        """Return the next call with its sort key among the calls of other models; None if no call waits."""
         place = self._heads.first()
         return None if place is None else (place.owner.turn + self._delays[place.level], place.item)
 
     def admit(self, call: Call, now: float, *, seconds: float) -> None:
-        """Take out the call that is next; `seconds` is what it takes of all that the provider grants."""
+        """Remove the next call for admission. `seconds` is the time in which the provider grants its cost."""
         line = self._lines[call.line]
         if line.place is not None and line.place.item is call:
             self._heads.take(line.place, now + self._share(seconds, len(self._heads.owners)))
         self._remove(call, "running", now + self._share(seconds, len(self._lines)))
 
     def _share(self, seconds: float, sharers: int) -> float:
-        """Return how long it takes until each of `n` has had as much."""
+        """Return the time until each of `sharers` has had an equal share, at most `age_step`."""
         return min(self._age_step, seconds * sharers)
 
     def withdraw(self, call: Call) -> None:
-        """Take out a call that waits no more."""
+        """Remove a call that no longer waits."""
         self._remove(call, "over", -math.inf)
 
     def _remove(self, call: Call, state: State, turn: float) -> None:
@@ -172,7 +175,7 @@ class CallQueue:
             del self._lines[call.line]
 
     def _list(self, line: _Line) -> None:
-        """Let a line stand for its first call, where it has one."""
+        """Update the round robin with the first call of a session, if it has one."""
         before, line.place = line.place, None
         if (call := line.first()) is not None:
             call.key = max(call.arrived, line.turn) + self._delays[call.priority]
@@ -184,5 +187,5 @@ class CallQueue:
                 serial=next(self._serial),
                 turn=call.arrived,
             )
-        if before is not None:  # after that, so that its owner keeps its place
+        if before is not None:  # remove it afterwards, so that its owner keeps its turn
             self._heads.remove(before)

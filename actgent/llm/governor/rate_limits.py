@@ -1,8 +1,8 @@
-"""What a provider grants in a time: buckets that fill by themselves, and what its headers say of them.
+"""Token buckets for rate limits, and the parsing of rate-limit response headers.
 
-A `Bucket` is the token bucket of RFC 2697 without its second colour, which admits the same calls as the GCRA of
-ITU-T I.371: it fills at `rate` up to `capacity`, a call takes its cost out, and one that costs more than there is
-waits until there is. Time is passed in, in seconds of any clock that does not go back.
+A `Bucket` is the token bucket of RFC 2697 without its second colour. It admits the same calls as the GCRA of ITU-T I.371. It
+refills at `rate` up to `capacity`. A call takes its cost, or waits until the bucket holds it. Times are arguments, in seconds
+of any monotonic clock.
 """
 
 import math
@@ -15,16 +15,16 @@ import attrs
 from actgent.messages import Usage
 
 MEASURABLE = 0.1
-"""From this share of a limit on, what is spent and when it will be back tell how fast the limit fills."""
+"""Minimum spent fraction of a limit from which the reset time yields a refill rate."""
 SLOWEST = 86_400.0
-"""Seconds in which the slowest limit that is believed fills: some providers count by the day."""
+"""Maximum refill time of a limit in seconds. Some providers count per day."""
 DUST = 1e-6
-"""Parts of a unit that rounding may cost."""
+"""Tolerance for rounding errors, in units."""
 
 
 @attrs.frozen
 class Cost:
-    """What a call takes of its provider's limits: itself, and tokens."""
+    """Cost of a call in the units of rate limits: requests and tokens."""
 
     input_tokens: float = 0.0
     output_tokens: float = 0.0
@@ -45,7 +45,7 @@ class Cost:
         )
 
     def of(self, kind: str) -> float:
-        """Return what the call takes of a limit on `requests`, `tokens`, `input-tokens` or `output-tokens`."""
+        """Return the cost in units of a limit kind: `requests`, `tokens`, `input-tokens` or `output-tokens`."""
         if kind == "requests":
             return self.requests
         if kind == "input-tokens":
@@ -56,7 +56,7 @@ class Cost:
 
     @classmethod
     def used(cls, usage: Usage) -> "Cost":
-        """Return what an answered call took."""
+        """Return the cost of an answered call."""
         return cls(usage.input_tokens, usage.output_tokens)
 
 
@@ -65,60 +65,62 @@ NO_COST = Cost(requests=0.0)
 
 @attrs.define(eq=False)
 class Bucket:
-    """One limit, e.g. on tokens a minute. Its level may fall below zero, where a call took more than was thought."""
+    """One limit, such as tokens per minute. Its level is negative after a call that used more than its reservation."""
 
     kind: str
     rate: float
-    """Units a second."""
+    """Refill in units per second."""
     capacity: float
-    """Units that can be spent at once."""
+    """Maximum units that can be spent at once."""
     level: float
+    """Available units at the time `as_of`."""
     as_of: float
+    """Time of the last refill in seconds."""
 
     @classmethod
     def full(cls, kind: str, *, rate: float, capacity: float, now: float) -> "Bucket":
         return cls(kind, rate, capacity, capacity, now)
 
     def fill(self, now: float) -> float:
-        """The level at `now`."""
+        """Refill the bucket and return the available units at `now`."""
         if now > self.as_of:
             self.level = min(self.capacity, self.level + self.rate * (now - self.as_of))
             self.as_of = now
         return self.level
 
     def ready_at(self, cost: Cost, now: float) -> float:
-        """When there will be enough for a call; one that costs more than ever fits goes when the bucket is full."""
+        """Return the time at which the bucket holds the cost. A cost above the capacity waits for a full bucket."""
         missing = min(cost.of(self.kind), self.capacity) - self.fill(now)
         return now if missing <= DUST else now + missing / self.rate
 
     def soonest(self, cost: Cost, now: float) -> float:
-        """No sooner than this can a call start."""
+        """Return the earliest possible start of a call."""
         return self.ready_at(cost, now)
 
     def take(self, cost: Cost, now: float) -> None:
-        """Take a cost out; a negative one is given back."""
+        """Subtract the cost of a call. A negative cost is added."""
         self.level = min(self.capacity, self.fill(now) - cost.of(self.kind))
 
     def seconds(self, cost: Cost) -> float:
-        """Return how long the limit takes to grant a call of this cost."""
+        """Return the seconds in which the limit grants this cost."""
         return cost.of(self.kind) / self.rate
 
 
 @attrs.frozen
 class Reading:
-    """What the headers of one answer say of one limit."""
+    """One limit as the response headers report it."""
 
     kind: str
     limit: float
     remaining: float
     reset: float | None
-    """Seconds until all of it is there again; None if they do not say."""
+    """Seconds until the limit is fully available; None if the headers omit it."""
 
     def rate(self, known: float) -> float:
-        """Units a second: `known`, unless enough is spent to tell.
+        """Return the refill rate in units per second. Return `known` if too little is spent for a measurement.
 
-        A bucket that is full again in `reset` seconds fills at `spent / reset`; this also finds limits
-        by the day, and of a fixed window it predicts the moment at which it opens again.
+        A bucket that is full in `reset` seconds refills at `spent / reset`. This also finds limits per day, and predicts the
+        start of the next fixed window.
         """
         spent = self.limit - self.remaining
         if not self.reset or spent < MEASURABLE * self.limit:
@@ -134,14 +136,14 @@ _OPENAI_KINDS = ("requests", "tokens")
 _ANTHROPIC_KINDS = ("requests", "input-tokens", "output-tokens", "tokens")
 _UNITS = {"d": 86_400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _LONGEST_DURATION = 100
-"""Characters; what is longer comes from no clock."""
+"""Maximum length of a duration in characters."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|d|h|m|s)")
 
 
 def read_limits(headers: Headers) -> list[Reading]:
-    """Read the provider's limits from an answer's headers; headers that make no sense are ignored.
+    """Parse the rate limits in response headers; invalid headers are ignored.
 
-    `x-ratelimit-*` as OpenAI sends them and most others copy, `anthropic-ratelimit-*` as Anthropic does.
+    Supported are `x-ratelimit-*` (OpenAI and most other providers) and `anthropic-ratelimit-*` (Anthropic).
     """
     return [*_openai(headers), *_anthropic(headers)]
 
@@ -159,7 +161,7 @@ def _anthropic(headers: Headers) -> Iterator[Reading]:
     known: set[str] = set()
     for kind in _ANTHROPIC_KINDS:
         if kind == "tokens" and "input-tokens" in known:
-            continue  # It repeats the tightest of the two.
+            continue  # This header repeats the tighter of the two limits.
         limit = _number(headers.get(f"anthropic-ratelimit-{kind}-limit"))
         remaining = _number(headers.get(f"anthropic-ratelimit-{kind}-remaining"))
         if limit and remaining is not None:
@@ -177,7 +179,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _duration(text: str | None) -> float | None:
-    """Seconds in a duration as Go writes it, `6m0s` or `120ms`; a number without unit is seconds."""
+    """Return the seconds of a duration in the format of Go, such as `6m0s` or `120ms`. A plain number is in seconds."""
     if (seconds := _number(text)) is not None:
         return seconds
     text = (text or "").strip().lower()
@@ -188,7 +190,7 @@ def _duration(text: str | None) -> float | None:
 
 
 def _until(text: str | None) -> float | None:
-    """Seconds until a time of RFC 3339. One in whole seconds was cut, so it may be a second later."""
+    """Return the seconds until a time of RFC 3339. Add a second if the time has no fraction, since it was truncated."""
     try:
         when = datetime.fromisoformat(text or "")
     except ValueError:

@@ -1,18 +1,17 @@
-"""How many calls at once a provider takes that does not say so: found by going up until it refuses.
+"""Concurrency window: finds the number of concurrent calls that a provider accepts if it does not report a limit.
 
-Additive increase and multiplicative decrease, as TCP finds the room on a line:
+The algorithm is additive increase and multiplicative decrease, as in TCP congestion control:
 
-- *Slow start* (RFC 5681, section 3.1): until the first refusal each answered call makes room for one more, so the
-  window doubles in the time of a call.
-- A refusal cuts the window to 0.7 of the calls that the provider did take and still works on (the factor is
-  CUBIC's, RFC 9438, section 4.6). Calls that were sent together and refused together count once that way.
-- After that it grows along CUBIC's curve (section 4.2): quickly back to near the size that was refused, slowly
-  past it, then faster. The curve's time is fixed at `recovery` seconds: providers count by the minute, not by the
-  round trip.
-- It grows only while it is used (RFC 7661): a quiet hour proves nothing.
+- *Slow start* (RFC 5681, section 3.1): until the first refusal each answered call adds one, so the window doubles in the
+  duration of a call.
+- A refusal cuts the window to 0.7 of the calls that the provider accepted and still processes (the factor of CUBIC,
+  RFC 9438, section 4.6). So calls that were sent and refused together count once.
+- Afterwards the window follows the curve of CUBIC (section 4.2): quickly back to near the refused size, slowly past it, then
+  faster. The time scale is fixed at `recovery` seconds, since providers count per minute and not per round trip.
+- The window grows only while it is used (RFC 7661), since an idle hour proves nothing.
 
-A window below one, which TCP does not have, spaces calls out: at 0.25 a call starts every four durations of a
-call. So the same rule finds a limit on requests a minute that is below one call at a time.
+A window below 1 spaces calls out, which TCP does not have: at 0.25 a call starts every four call durations. So the same rule
+finds a limit on requests per minute that is below one concurrent call.
 """
 
 import math
@@ -22,41 +21,43 @@ import attrs
 BETA = 0.7
 FLOOR = 0.01
 _USED = 0.5
-"""Of the window; below that it does not grow."""
+"""Minimum used fraction of the window for growth."""
 _WEIGHT = 0.2
-"""Of the newest call in the average duration."""
+"""Weight of the newest call in the average duration."""
 
 
 @attrs.define(eq=False, kw_only=True)
 class Window:
-    """The number of calls that may run at once; a fraction spaces them out."""
+    """Number of calls that may run concurrently. A value below 1 spaces calls out in time."""
 
     size: float
+    """Current size in calls."""
     limit: float
-    """The largest size."""
+    """Maximum size in calls."""
     recovery: float
-    """Seconds from a cut back to the size that was refused."""
+    """Seconds from a cut until the window is back at the refused size."""
     duration: float = 0.0
-    """Seconds that a call takes, on average."""
+    """Average duration of a call in seconds."""
     _top: float = math.inf
-    """The size that was refused last."""
+    """Size at the last refusal."""
     _grown: float = 0.0
-    """Seconds since the cut in which it was used."""
+    """Seconds since the cut in which the window was in use."""
     _seen: float = -math.inf
     _started: float = -math.inf
     _cut: float = -math.inf
 
     def ready_at(self, running: int, now: float) -> float:
-        """When one more call may start beside `running`; infinity where one of them has to end first."""
+        """Return the time at which a further call may start while `running` calls run; infinity if one must end first."""
         if running >= max(1, math.floor(self.size)):
             return math.inf
         return now if self.size >= 1 else max(now, self._started + self.duration / self.size)
 
     def start(self, now: float) -> None:
+        """Note the start of a call."""
         self._started = now
 
     def grow(self, running: int, *, seconds: float, now: float) -> None:
-        """A call was answered after `seconds`, as one of `running`."""
+        """Grow the window after a call was answered in `seconds` while `running` calls ran."""
         self.duration += (seconds - self.duration) * (_WEIGHT if self.duration else 1.0)
         passed, self._seen = min(now - self._seen, self.recovery), now
         if running < _USED * self.size:
@@ -69,9 +70,9 @@ class Window:
             self.size = min(self.limit, max(self.size, self._top * (1 + (1 - BETA) * bend**3)))
 
     def cut(self, left: int, *, started: float, now: float) -> None:
-        """The provider refused a call that was sent at `started`, and works on `left` others."""
+        """Shrink the window after the refusal of a call sent at `started`, while `left` other calls run."""
         if left < 1 and started < self._cut:
-            return  # It was refused together with others, and those have told.
+            return  # It was sent together with a refused call that has cut the window already.
         top = float(left) if left >= 1 else min(1.0, self.size)
         size = max(FLOOR, BETA * top)
         if size < self.size:
