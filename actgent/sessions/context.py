@@ -133,6 +133,15 @@ class SessionContext:
         return (turn.message.id, *(each.id for each in turn.joined))
 
     @property
+    def open_turn_id(self) -> str | None:
+        """The id of the message whose turn is open; of a session outside of memory, the one whose turn goes on first."""
+        if answered := self.answered_ids:
+            return answered[0]
+        if self.checkpoint is not None:
+            return self.checkpoint.message_id
+        return None if self.host is not None else next((each.id for each in self.mail.waiting), None)
+
+    @property
     def key(self) -> SessionKey:
         return SessionKey(self.agent, self.id)
 

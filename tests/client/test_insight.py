@@ -7,11 +7,13 @@ import pytest
 
 from actgent import (
     AccessRefused,
+    Approve,
     BareAgent,
     ConfigurationError,
     ServerUnreachable,
     SessionExists,
     SessionNotFound,
+    Suspended,
     UsageError,
     connect,
 )
@@ -207,3 +209,21 @@ async def test_a_transport_need_not_carry_files(tmp_path):
         with pytest.raises(ConfigurationError, match="Bare carries no files"):
             await client.export_session("s1", tmp_path / "s1")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_copy_that_waits_for_a_person_is_resumed_and_stopped():
+    """Reading a copy does not load it, and still names its open turn; so `resume` gets its answer, and `interrupt` stops it."""
+    async with open_all() as (served, client, session):
+        agent = client.agent("clerk")
+        with pytest.raises(Suspended):
+            await agent.run("deploy mars", session=session)
+        for name in ("s2", "s3"):
+            await served.runtime.fork("s1", new_id=name)
+        copy, stopped = await agent.open_session("s2"), await agent.open_session("s3")
+        running = served.runtime.agents.opener("clerk").running
+        (approval,) = await copy.approvals()
+        assert "s2" not in running.sessions
+        assert (await agent.resume({approval.id: Approve()})).text == "done: deployed to mars "
+        await stopped.interrupt()
+        assert (await stopped.look())["turn"] is None
+        assert await stopped.approvals() == ()

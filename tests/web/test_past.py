@@ -115,6 +115,7 @@ async def test_reading_a_session_does_not_start_its_turn(serving):
             assert "s2" not in running.sessions, path
         shown = (await reader.get("/v1/sessions/s2")).json()
         assert (shown["status"], [each["text"] for each in shown["waiting"]]) == ("waiting", ["one"])
+        assert shown["turn"] == {"message_id": shown["waiting"][0]["message_id"]}
         assert len(asked) == 1
         said = await ada.post(
             "/v1/sessions/s2/messages", json={"content": "two"}, headers={"prefer": "wait=20"}

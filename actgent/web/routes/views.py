@@ -70,7 +70,7 @@ def _opened(session: Session) -> dict[str, Any]:
         "budget": of_budget(session.budget),
         "approvals": [of_approval(each) for each in session.approvals],
         "schedules": [of_schedule(each) for each in session.schedules],
-        "turn": None if (turn := next(iter(context.answered_ids), None)) is None else {"message_id": turn},
+        "turn": None if (turn := context.open_turn_id) is None else {"message_id": turn},
         "waiting": [of_message(each) for each in itertools.islice(context.mail.waiting, MAX_WAITING)],
     }
 
