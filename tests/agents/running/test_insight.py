@@ -189,22 +189,34 @@ async def test_a_fork_of_a_new_sessions_handler_is_none_of_a_session_that_is_jus
     assert (kinds.count("Opened"), refused) == (1, [wanted])
 
 
+@attrs.define(eq=False)
+class Held:
+    """A look into the journal that waits, once it was made, until `let` is set."""
+
+    made: trio.Event = attrs.field(factory=trio.Event)
+    let: trio.Event = attrs.field(factory=trio.Event)
+
+
 @pytest.fixture
 def hold_looks(monkeypatch):
-    """`hold_looks(journal, session_id)`: who looks whether there is such a session goes on, one after the other, when these events are set."""
+    """`hold_looks(journal, session_id)` holds the first and the second look for a session.
+
+    A test waits for `made`. A journal works in a thread of its own, so `wait_all_tasks_blocked` may return before the look.
+    """
 
     def hold(journal, session_id):
-        head, gates = journal.head, (trio.Event(), trio.Event())
-        waiting = iter(gates)
+        head, looks = journal.head, (Held(), Held())
+        waiting = iter(looks)
 
         async def look(agent, wanted):
             found = await head(agent, wanted)
-            if wanted == session_id and (gate := next(waiting, None)) is not None:
-                await gate.wait()
+            if wanted == session_id and (held := next(waiting, None)) is not None:
+                held.made.set()
+                await held.let.wait()
             return found
 
         monkeypatch.setattr(journal, "head", look)
-        return gates
+        return looks
 
     return hold
 
@@ -217,23 +229,26 @@ async def test_a_session_that_a_handler_makes_beside_a_fork_of_its_id_is_one(hol
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
         make = {"create": agent.create_session, "ensure": agent.ensure_session}[other]
-        gates, taken = hold_looks(runtime.journal, "copy"), []
+        looks, taken, done = hold_looks(runtime.journal, "copy"), [], (trio.Event(), trio.Event())
 
         @agent.on_session
         async def make_copy(session):
             if session.id == "two":
                 taken.append(await is_refused(partial(make, "ada", session_id="copy")))
+                done[1].set()
 
         async def fork():
             taken.append(await is_refused(partial(runtime.fork, "s", new_id="copy")))
+            done[0].set()
 
         async with trio.open_nursery() as nursery:
-            for call in (fork, partial(agent.create_session, "ada", session_id="two")):
+            calls = (fork, partial(agent.create_session, "ada", session_id="two"))
+            for call, look in zip(calls, looks, strict=True):
                 nursery.start_soon(call)
-                await trio.testing.wait_all_tasks_blocked()
-            for gate in gates if is_first else gates[::-1]:
-                gate.set()
-                await trio.testing.wait_all_tasks_blocked()
+                await look.made.wait()
+            for number in (0, 1) if is_first else (1, 0):
+                looks[number].let.set()
+                await done[number].wait()
         kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
         copy = await agent.open_session("copy")
         assert kinds.count("Opened") == 1
@@ -242,23 +257,30 @@ async def test_a_session_that_a_handler_makes_beside_a_fork_of_its_id_is_one(hol
 
 
 async def test_an_agent_that_starts_while_a_fork_is_written_makes_no_second_one(hold_looks):
-    """The fork is written without its agent, which then makes a session of that id."""
+    """The fork is written while its agent does not run. The agent, started, waits for it before it makes a session of that id."""
     async with open_runtime(journal="memory:") as runtime:
         agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
         await agent.run("1", session=await agent.create_session("ada", session_id="s"))
         runtime.stop("a")
         await trio.testing.wait_all_tasks_blocked()
-        forks, creates = hold_looks(runtime.journal, "copy")
+        (forks, creates), refused = hold_looks(runtime.journal, "copy"), []
+        creates.let.set()
+
+        async def create():
+            refused.append(await is_refused(partial(agent.create_session, "bob", session_id="copy")))
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(is_refused, partial(runtime.fork, "s", new_id="copy"))
-            await trio.testing.wait_all_tasks_blocked()
-            creates.set()
+            nursery.start_soon(partial(runtime.fork, "s", new_id="copy"))
+            await forks.made.wait()
             agent = await runtime.start(BareAgent("a", llm=ScriptedLLM(["one"])))
-            await agent.create_session("bob", session_id="copy")
-            forks.set()
-        copy = await agent.open_session("copy", owner="bob")
+            nursery.start_soon(create)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not creates.made.is_set()
+            forks.let.set()
+        copy = await agent.open_session("copy", owner="ada")
         kinds = [type(record).__name__ for record in await runtime.journal.load("copy")]
-    assert (copy.history, kinds) == ((), ["Opened"])
+    assert ([message.text for message in copy.history], refused) == (["1", "one"], [True])
+    assert kinds.count("Opened") == 1
 
 
 async def test_of_two_forks_of_one_id_at_once_one_is_written_without_their_agent(tmp_path):
