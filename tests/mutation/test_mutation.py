@@ -60,13 +60,13 @@ OURS = {
         PLAN,
     ),
     "what a plan took": (
-        "actgent/agents/plan.py",
+        "actgent/agents/processing.py",
         "usage=reply.usage if reply",
-        "usage=NO_USAGE if reply",
+        "usage=after.usage if reply",
         PLAN,
     ),
-    "how long it took": ("actgent/agents/plan.py", "trio.current_time() - started", "1.0", PLAN),
-    "how many tools it called": ("actgent/agents/plan.py", "tool_calls += 1", "tool_calls = 1", PLAN),
+    "how long it took": ("actgent/agents/processing.py", "trio.current_time() - started", "1.0", PLAN),
+    "how many tools it called": ("actgent/agents/processing.py", "tool_calls += 1", "tool_calls = 1", PLAN),
     "how much history is shown": (
         "actgent/agents/plan.py",
         'session.state.get(CONFIG, {}).get("history")',
@@ -80,7 +80,7 @@ OURS = {
         GOAL,
     ),
     "all tools count as used": (
-        "actgent/agents/goal/run.py",
+        "actgent/agents/goal/result.py",
         "used_tools=tuple(progress.used_tools)",
         'used_tools=("ok",)',
         GOAL,
