@@ -121,17 +121,17 @@ async def test_a_takeover_is_told(open_cluster, caplog):
                 runtime.events() as events,
                 trio.open_nursery() as inner,
             ):
-                metrics = Metrics(runtime, inner)
-                await metrics.begin()
-                scope.cancel()
-                await until(lambda: sum(runtime.cluster().takeovers.values()) == 64)
-                await session.wait_idle()
-                assert (await session.history())[-1].text == "at last"
-                figures, text = runtime.cluster(), metrics.text(gauges_of(runtime, {}))
-                taken = []
-                while sum(each.partitions for each in taken) < 64:
-                    event = await events.receive()
-                    taken += [event] if isinstance(event, PartitionsTaken) else []
+                metrics = Metrics(runtime, runtime.journal)
+                with metrics.counting(inner):
+                    scope.cancel()
+                    await until(lambda: sum(runtime.cluster().takeovers.values()) == 64)
+                    await session.wait_idle()
+                    assert (await session.history())[-1].text == "at last"
+                    figures, text = runtime.cluster(), metrics.text(gauges_of(runtime, {}))
+                    taken = []
+                    while sum(each.partitions for each in taken) < 64:
+                        event = await events.receive()
+                        taken += [event] if isinstance(event, PartitionsTaken) else []
                 inner.cancel_scope.cancel()
     died = figures.takeovers["died"]
     assert sum(figures.takeovers.values()) == 64
