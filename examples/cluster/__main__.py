@@ -76,25 +76,26 @@ class Story:
             await trio.sleep(0.25)
         await session.wait_idle()
 
-    def is_in_the_middle(self) -> bool:
-        """True if both nodes serve sessions, and each session has had some answers."""
-        return all(map(self.served_by, NODES)) and all(
-            len(each.heard) >= BEFORE for each in self.talks.values()
-        )
+    def waiting_for(self, node: str) -> int:
+        """The number of sessions that the node serves and that wait for an answer."""
+        return sum(len(self.talks[each].said) > len(self.talks[each].heard) for each in self.served_by(node))
+
+    def is_in_the_middle(self, node: str) -> bool:
+        """True if both nodes serve sessions, each session has had some answers, and the node has one to give."""
+        has_begun = all(len(each.heard) >= BEFORE for each in self.talks.values())
+        return has_begun and all(map(self.served_by, NODES)) and self.waiting_for(node) > 0
 
     async def kill(self, node: str, process: trio.Process) -> None:
         began = time.monotonic()
-        while not self.is_in_the_middle():  # noqa: ASYNC110 - what is heard tells it
+        while not self.is_in_the_middle(node):  # noqa: ASYNC110 - what is heard tells it
             await trio.sleep(0.05)
         for each in NODES:
             print(f"{each} serves {len(self.served_by(each))} sessions: {', '.join(self.served_by(each))}")
         process.kill()
         self.killed_at = time.monotonic()
-        waiting = sum(
-            len(self.talks[each].said) > len(self.talks[each].heard) for each in self.served_by(node)
-        )
         print(
-            f"kill -9 {node} after {self.killed_at - began:.1f} s: {waiting} of its sessions wait for an answer"
+            f"kill -9 {node} after {self.killed_at - began:.1f} s: "
+            f"{self.waiting_for(node)} of its sessions wait for an answer"
         )
 
     def takeovers(self) -> list[float]:
