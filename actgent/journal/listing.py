@@ -120,8 +120,6 @@ STATE_SQL = (
     "CASE WHEN closed THEN 'closed' WHEN suspended THEN 'suspended' "
     "WHEN length(pending) > 0 THEN 'working' ELSE 'idle' END"
 )
-LISTED_OWNER = 256
-"""Characters of an owner's name that are listed in PostgreSQL, whose indexes hold 2,700 bytes; a longer name is compared whole."""
 _LISTED = f"SELECT session_id, agent, owner, {STATE_SQL} AS state, updated_at AS changed_at FROM sessions"  # noqa: S608
 
 
@@ -154,8 +152,7 @@ def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
     conditions: dict[str, tuple[Any, ...]] = {}
     for name in ("agent", "owner", "state"):
         if (value := getattr(wanted, name)) is not None:
-            is_whole = name != "owner" or len(value) < LISTED_OWNER
-            conditions[f"{'listing' if is_whole else 'sessions'}.{name} = ?"] = (value,)
+            conditions[f"listing.{name} = ?"] = (value,)
     if wanted.parent is not None:
         conditions["parent_agent = ? AND parent_id = ?"] = wanted.parent
     if wanted.root is not None:
@@ -165,8 +162,7 @@ def _conditions(wanted: SessionFilter) -> dict[str, tuple[Any, ...]]:
     if wanted.prefix:
         begins = "listing.{0} BETWEEN ? AND ?".format
         ends = (wanted.prefix, wanted.prefix + _LAST)
-        owner = begins("owner") if len(wanted.prefix) < LISTED_OWNER else "sessions.owner BETWEEN ? AND ?"
-        conditions[f"({begins('session_id')} OR {owner})"] = ends * 2
+        conditions[f"({begins('session_id')} OR {begins('owner')})"] = ends * 2
     if wanted.changed_before is not None:
         conditions["listing.changed_at < ?"] = (wanted.changed_before,)
     return conditions

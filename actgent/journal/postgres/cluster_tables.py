@@ -15,11 +15,12 @@ from actgent.errors import ConfigurationError
 from actgent.support.postgres_address import split_schema
 
 from .connecting import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
+from .statements import IS_UNFINISHED
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
 _UNFINISHED = (
-    "SELECT slot, count(*), extract(epoch FROM now())::float8 - min(updated_at) FROM sessions "
-    "WHERE slot >= 0 AND length(pending) > 0 AND NOT suspended GROUP BY slot"
+    "SELECT slot, count(*), extract(epoch FROM now())::float8 - min(updated_at) FROM sessions "  # noqa: S608
+    f"WHERE slot >= 0 AND {IS_UNFINISHED} GROUP BY slot"
 )
 
 _DEAD = (

@@ -8,6 +8,7 @@ middle of it leaves no transaction open.
 
 import contextlib
 import itertools
+import math
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ import psycopg
 import psycopg.sql
 import trio
 
-from actgent.errors import Fenced, JournalDamaged, JournalFailed, WireError
+from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, WireError
 from actgent.journal.base import Snapshot
 from actgent.journal.grouped import (
     GROUP_RECORDS,
@@ -38,7 +39,7 @@ from actgent.journal.grouped import (
     place_snapshot,
     read_snapshot,
 )
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, page_query
+from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State
 from actgent.support.files import plain_name
 from actgent.support.postgres_address import split_schema
 from actgent.support.storage_thread import StorageThread
@@ -59,10 +60,13 @@ from .connecting import (
     settle,
 )
 from .schema import migrate_schema
+from .session_pages import session_page_query
 
 WRITING = 10.0
 READING = 60.0
 """Seconds that the server may take for a piece of work, until its connection is dropped."""
+CLEAR_AGAIN_SECONDS, CLEAR_MORE_SECONDS = 600.0, 5.0
+"""Pause between two searches for sessions that have rested; the shorter one if the last search found a full batch."""
 LETTING_GO = 1.0
 """Seconds that the server may take to let the lock of one who leaves go at once."""
 _GONE = (psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction, Fenced)
@@ -88,6 +92,8 @@ class PostgresJournal(GroupedJournal):
         """True if a new connection has to be that of the owner of before."""
         self._is_new = False
         """True if nothing was written through this connection yet."""
+        self._clear_due = -math.inf
+        """When sessions that have rested are looked for next, by trio's clock."""
         self._table_id = 0
         """Of the table that says who owns the journal: one that was put back from a backup has another."""
 
@@ -119,8 +125,24 @@ class PostgresJournal(GroupedJournal):
         return await self._run(self._select_heads, keys)
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        await self._clear_rested(heads)
         await self._run_alone(self._insert, rows, heads, epoch, patience=WRITING)
         self._is_new = False
+
+    async def _clear_rested(self, heads: Sequence[Head]) -> None:
+        """Clear the flag `active` of sessions that have rested, now and then; `heads` are about to be written.
+
+        The flag only speeds up queries, so a failure is ignored: the write that follows meets it, too.
+        """
+        if not heads or trio.current_time() < self._clear_due:
+            return
+        now = max(head.updated_at for head in heads)
+        count = 0
+        with contextlib.suppress(JournalError, Fenced):
+            count = await self._run(self._clear_active, now, patience=WRITING)
+        self._clear_due = trio.current_time() + (
+            CLEAR_AGAIN_SECONDS if count < statements.CLEAR_BATCH else CLEAR_MORE_SECONDS
+        )
 
     async def _take_back(self, key: SessionKey, head: Head | None, epoch: int) -> None:
         await self._run(self._cut, key, head, epoch)
@@ -186,15 +208,15 @@ class PostgresJournal(GroupedJournal):
         return await self._heads_in(statements.SELECT_CHILDREN, agents, session_ids)
 
     async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        rows = await self._run(self._select, statements.SELECT_CHANGED, after.session_id, after.agent, limit)
-        return [SessionKey(*columns) for columns in rows]
+        """Nothing: indexes of the sessions themselves have their order."""
+        return []
 
     async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
-        await self._run(self._update_listed, keys, self._epoch)
+        """Nothing, as above."""
 
     async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        sql, values = page_query(statements.HEAD_TYPES, wanted, after, limit)
-        return await self._heads_in(sql.replace("?", "%s"), *values)
+        sql, values = session_page_query(statements.HEAD_TYPES, wanted, after, limit)
+        return await self._heads_in(sql, *values)
 
     async def count_states(self) -> dict[tuple[str, State], int]:
         rows = await self._run(self._select, statements.COUNT_STATES)
@@ -475,6 +497,9 @@ class PostgresJournal(GroupedJournal):
             in_transaction(connection, self._check_epoch_there, epoch)
             raise JournalDamaged("its description is lost")
 
+    def _clear_active(self, connection: Connection, now: float) -> int:
+        return connection.execute(statements.CLEAR_ACTIVE, (now,)).rowcount
+
     def _has_heads(self, connection: Connection, heads: Sequence[Head]) -> bool:
         wanted = {head.key: head for head in heads}
         return self._select_heads(connection, sorted(wanted)) == wanted
@@ -515,7 +540,6 @@ class PostgresJournal(GroupedJournal):
         connection.execute(statements.DELETE_ROWS, key)
         connection.execute(statements.DELETE_SNAPSHOT, key)
         connection.execute(statements.DELETE_HEAD, key)
-        connection.execute(statements.DELETE_LISTED, key)
 
     def _check_fence(self, connection: Connection, epoch: int, keys: Iterable[SessionKey]) -> None:
         """Refuse to write these sessions where another process owns them; until this transaction ends, none can."""
@@ -528,7 +552,3 @@ class PostgresJournal(GroupedJournal):
         self._check_found(tuple(found))
         if current != epoch:
             raise Fenced(f"epoch {epoch} of the journal is over: {owner} owns it; nothing was written")
-
-    def _update_listed(self, connection: Connection, keys: Sequence[SessionKey], epoch: int) -> None:
-        self._check_epoch_there(connection, epoch)
-        connection.execute(statements.PUT_IN_ORDER, statements.columns_of(keys))

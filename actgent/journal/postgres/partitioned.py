@@ -18,7 +18,7 @@ from actgent.errors import Fenced, JournalDamaged, JournalError, JournalFailed, 
 from actgent.journal.base import SessionSummary
 from actgent.journal.feed import FeedReader
 from actgent.journal.grouped import EVERYONE, Found, Head, JournalStep, QueuedStep, Row
-from actgent.journal.listing import Cursor, SessionFilter, SessionKey, State, unlisted_page_query
+from actgent.journal.listing import SessionKey, State
 from actgent.messages import new_secret
 
 from . import layout as layouts, statements
@@ -324,6 +324,7 @@ class PartitionedJournal(PostgresJournal):
         return self.owned.get(self.partition_of(queued.step.key.session_id)) == queued.epoch
 
     async def _write(self, rows: Sequence[Row], heads: Sequence[Head], epoch: int) -> None:
+        await self._clear_rested(heads)
         fences = self._fences(head.session_id for head in heads)
         self._check_not_taken_again(fences)
         await self._run_alone(self._insert_fenced, rows, heads, fences, patience=WRITING)
@@ -407,17 +408,6 @@ class PartitionedJournal(PostgresJournal):
     async def _list_to_erase(self, limit: int) -> list[SessionKey]:
         rows = await self._run(self._select, statements.SELECT_TO_ERASE_HERE, self._slots, limit)
         return [SessionKey(*columns) for columns in rows]
-
-    async def list_changed(self, after: SessionKey, limit: int) -> list[SessionKey]:
-        """Nothing is kept in order for pages: others write, too."""
-        return []
-
-    async def put_in_order(self, keys: Sequence[SessionKey]) -> None:
-        """Nothing, as above."""
-
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        sql, values = unlisted_page_query(statements.HEAD_TYPES, wanted, after, limit)
-        return await self._heads_in(sql.replace("?", "%s"), *values)
 
     async def counts(self, agent: str | None = None) -> dict[State, int]:
         self._onlookers.pages.forget_counts()

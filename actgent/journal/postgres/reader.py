@@ -3,12 +3,9 @@
 import psycopg.sql
 
 from actgent.errors import ConfigurationError, JournalVersion
-from actgent.journal.grouped import Head
-from actgent.journal.listing import Cursor, SessionFilter, unlisted_page_query
 from actgent.journal.read_only import ReadOnlyJournal
 from actgent.support.storage_thread import StorageThread
 
-from . import statements
 from .connecting import OPTIONS, Connection, connection_to, one_row
 from .journal import PostgresJournal
 from .schema import MIGRATIONS
@@ -43,7 +40,3 @@ class PostgresReader(ReadOnlyJournal, PostgresJournal):
         if version != len(MIGRATIONS):
             raise JournalVersion(version, len(MIGRATIONS))
         return bytes(identity)
-
-    async def select_page(self, wanted: SessionFilter, after: Cursor | None, limit: int) -> list[Head]:
-        sql, values = unlisted_page_query(statements.HEAD_TYPES, wanted, after, limit)
-        return await self._heads_in(sql.replace("?", "%s"), *values)

@@ -114,6 +114,27 @@ MIGRATIONS: Sequence[str] = (
     # The record of a begun turn has its time; results name
     # foreign exceptions, schedules the request that set them, and failures of messages have a record.
     "SELECT 1",
+    # No index has a column that changes with each step, and pages have room, so that most updates of sessions are HOT: they
+    # write no index. `active` is true for each unfinished session, and for others until it is cleared
+    # (`statements.CLEAR_ACTIVE`). Lists are read from `sessions` itself (`session_pages`). The table is rewritten once and
+    # locked meanwhile.
+    """
+    DROP INDEX unfinished, unfinished_slot;
+    ALTER TABLE sessions SET (
+        fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000,
+        autovacuum_analyze_scale_factor = 0.05
+    );
+    ALTER TABLE sessions ADD COLUMN updated_minute double precision GENERATED ALWAYS AS (floor(updated_at / 60)) STORED,
+        ADD COLUMN active boolean NOT NULL DEFAULT false;
+    UPDATE sessions SET active = true WHERE length(pending) > 0;
+    CREATE INDEX active ON sessions (agent, created_at, session_id) WHERE active AND NOT suspended;
+    CREATE INDEX active_slot ON sessions (slot, agent, created_at) WHERE slot >= 0 AND active AND NOT suspended;
+    CREATE INDEX by_minute ON sessions (updated_minute);
+    CREATE INDEX by_owner_and_minute ON sessions (left(owner, 256), updated_minute);
+    CREATE INDEX by_agent_and_minute ON sessions (agent, updated_minute);
+    CREATE INDEX closed ON sessions (updated_minute) WHERE closed;
+    DROP TABLE listing;
+    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from actgent.journal.grouped import CHANGING, HEAD_FIELDS, SNAPSHOT_FIELDS
-from actgent.journal.listing import KEPT_SQL, LISTED_OWNER, STATE_SQL, SessionKey
+from actgent.journal.listing import KEPT_SQL, STATE_SQL, SessionKey
+
+from .session_pages import MINUTE_OF
 
 ROW_TYPES = {
     "series": "text",
@@ -47,26 +49,15 @@ ALL = 1 << 62
 SELECT_CHILDREN = (
     f"{SELECT_HEADS} WHERE (parent_agent, parent_id) IN {THESE} ORDER BY created_at, session_id, agent"
 )
-SELECT_CHANGED = (
-    "SELECT agent, session_id FROM sessions LEFT JOIN listing USING (session_id, agent) "
-    "WHERE changed_at IS DISTINCT FROM updated_at AND (session_id, agent) > (%s, %s) "
-    "ORDER BY session_id, agent LIMIT %s"
-)
-PUT_IN_ORDER = (
-    f"INSERT INTO listing SELECT session_id, agent, left(owner, {LISTED_OWNER}), {STATE_SQL}, updated_at FROM sessions "  # noqa: S608
-    f"WHERE (agent, session_id) IN {THESE} ON CONFLICT (session_id, agent) DO UPDATE SET "
-    "owner = excluded.owner, state = excluded.state, changed_at = excluded.changed_at"
-)
 COUNT_STATES = f"SELECT agent, {STATE_SQL}, count(*) FROM sessions GROUP BY 1, 2"  # noqa: S608
 OF_KEY = " WHERE agent = %s AND session_id = %s"
 DELETE_ROWS = f"DELETE FROM steps WHERE series = (SELECT series FROM sessions{OF_KEY})"  # noqa: S608
 DELETE_SNAPSHOT = f"DELETE FROM snapshots WHERE series = (SELECT series FROM sessions{OF_KEY})"  # noqa: S608
 DELETE_HEAD = f"DELETE FROM sessions{OF_KEY}"  # noqa: S608
-DELETE_LISTED = f"DELETE FROM listing{OF_KEY}"  # noqa: S608
 OLDEST = ' ORDER BY created_at, session_id COLLATE "C"'
-SELECT_UNFINISHED = (
-    f"SELECT session_id FROM sessions WHERE agent = %s AND length(pending) > 0 AND NOT suspended{OLDEST}"  # noqa: S608
-)
+IS_UNFINISHED = "active AND length(pending) > 0 AND NOT suspended"
+"""True for a session whose turn is open or whose messages wait. `active` alone is in an index."""
+SELECT_UNFINISHED = f"SELECT session_id FROM sessions WHERE agent = %s AND {IS_UNFINISHED}{OLDEST}"  # noqa: S608
 SELECT_NEWEST = (
     "SELECT body FROM steps WHERE series = (SELECT series FROM sessions ORDER BY updated_at DESC LIMIT 1) "
     "ORDER BY first DESC LIMIT 1"
@@ -78,9 +69,16 @@ TREE = (
 IS_KEPT = f"{KEPT_SQL} OR updated_at >= %s"
 SELECT_TREE = f"{TREE} SELECT agent, session_id, {IS_KEPT} FROM tree JOIN sessions USING (agent, session_id)"  # noqa: S608
 SELECT_TO_ERASE = "SELECT agent, session_id FROM sessions WHERE due < 0 LIMIT %s"
-COUNT_WAITING = (
-    "SELECT agent, count(*) FROM sessions WHERE length(pending) > 0 AND NOT suspended GROUP BY agent"
+COUNT_WAITING = f"SELECT agent, count(*) FROM sessions WHERE {IS_UNFINISHED} GROUP BY agent"  # noqa: S608
+ACTIVE_SECONDS = 3600
+"""Seconds after its last change in which a session stays `active` with nothing to do."""
+CLEAR_BATCH = 1000
+CLEAR_ACTIVE = (
+    "UPDATE sessions SET active = false WHERE active AND length(pending) = 0 AND (session_id, agent) IN "  # noqa: S608
+    "(SELECT session_id, agent FROM sessions WHERE active AND NOT suspended AND length(pending) = 0 "
+    f"AND updated_at < %s - {ACTIVE_SECONDS} LIMIT {CLEAR_BATCH} FOR UPDATE SKIP LOCKED)"
 )
+"""Clear `active` of sessions that have rested for a while. A session with anything pending keeps it, whoever writes meanwhile."""
 SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'
@@ -93,10 +91,7 @@ RECORDS = HEAD_FIELDS.index("records")
 SERIES = HEAD_FIELDS.index("series")
 
 
-SELECT_UNFINISHED_HERE = (
-    "SELECT session_id FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND length(pending) > 0 AND NOT suspended"  # noqa: S608
-    f"{OLDEST}"
-)
+SELECT_UNFINISHED_HERE = f"SELECT session_id FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND {IS_UNFINISHED}{OLDEST}"  # noqa: S608
 SELECT_DUE_HERE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND slot >= 0 AND slot = ANY(%s) AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'
@@ -113,9 +108,10 @@ def _put_rows(held: str = "") -> str:
 def _put_heads(held: str = "", types: dict[str, str] = HEAD_TYPES) -> str:
     changing = (*CHANGING, *(name for name in types if name not in HEAD_FIELDS))
     return (
-        f"INSERT INTO sessions ({', '.join(types)}) SELECT u.* FROM {held}{_arrays(types)} AS u "  # noqa: S608
-        "ON CONFLICT (session_id, agent) DO UPDATE SET "
-        f"{', '.join(f'{name} = excluded.{name}' for name in changing)}"
+        f"INSERT INTO sessions ({', '.join(types)}, active) SELECT u.*, length(u.pending) > 0 "  # noqa: S608
+        f"FROM {held}{_arrays(types)} AS u ({', '.join(types)}) ON CONFLICT (session_id, agent) DO UPDATE SET "
+        f"{', '.join(f'{name} = excluded.{name}' for name in changing)}, active = length(excluded.pending) > 0 "
+        f"OR (sessions.active AND sessions.updated_minute = {MINUTE_OF.format('excluded.updated_at')})"
     )
 
 

@@ -13,13 +13,14 @@ from actgent.journal.listing import SessionKey
 
 from .ownership_table import OwnershipTable
 from .partitions import SLOTS, slots_of
+from .statements import IS_UNFINISHED
 
 CRASHES = 3
 """Deaths of processes after which a session is a suspect."""
 ALONE = 2
 """Deaths of processes that opened it alone after which its message is buried."""
 _OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
-_UNFINISHED = f"{_OF} AND length(pending) > 0 AND NOT suspended"
+_UNFINISHED = f"{_OF} AND {IS_UNFINISHED}"
 _FORGET = f"""
 DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
     SELECT FROM sessions AS h WHERE h.session_id = s.session_id AND h.agent = s.agent

@@ -1,0 +1,77 @@
+"""Pages of sessions in PostgreSQL, ordered by the last change without an index on that time.
+
+An index on `updated_at` would change with every step and would make each update of a session write to all indexes. So the
+indexes have the minute of the last change, `updated_minute`, which changes at most once a minute. A page reads the index by
+minutes and sorts the sessions of each minute by their exact time.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from actgent.journal.listing import Cursor, SessionFilter
+
+SECONDS = 60
+"""Length of a minute of `updated_minute`."""
+_LAST = "\U0010ffff"
+"""Sorts after every character of an id."""
+_ORDER = ("updated_at", "agent", "session_id")
+_STATES = {
+    "closed": "closed",
+    "suspended": "suspended AND NOT closed",
+    "working": "active AND length(pending) > 0 AND NOT suspended AND NOT closed",
+    "idle": "length(pending) = 0 AND NOT suspended AND NOT closed",
+}
+"""Conditions for the states of `state_of`, so that partial indexes fit."""
+MINUTE_OF = f"floor({{0}} / {SECONDS})"
+"""SQL of the minute of a time."""
+OWNER_LENGTH = 256
+"""Characters of an owner's name in indexes, whose entries hold 2,700 bytes."""
+OWNER_KEY = f"left(owner, {OWNER_LENGTH})"
+"""SQL of an owner's name as indexes have it."""
+
+
+def session_page_query(
+    columns: Iterable[str], wanted: SessionFilter, after: Cursor | None, limit: int
+) -> tuple[str, list[Any]]:
+    """Return the SQL of a page, with `%s` for its values, and these values.
+
+    Args:
+        columns: Names of the columns to read.
+        wanted: Which sessions, and in which order.
+        after: Last session of the page before; None begins with the first.
+        limit: Number of sessions of the page, at most.
+    """
+    conditions = _conditions(wanted)
+    direction, sign = ("ASC", ">") if wanted.oldest_first else ("DESC", "<")
+    if after is not None:
+        conditions.append((f"updated_minute {sign}= {MINUTE_OF.format('%s')}", (after.updated_at,)))
+        conditions.append((f"({', '.join(_ORDER)}) {sign} (%s, %s, %s)", tuple(after)))
+    where = f" WHERE {' AND '.join(text for text, _ in conditions)}" if conditions else ""
+    order = ", ".join(f"{name} {direction}" for name in ("updated_minute", *_ORDER))
+    sql = f"SELECT {', '.join(columns)} FROM sessions{where} ORDER BY {order} LIMIT %s"  # noqa: S608 - names of our own
+    return sql, [*(value for _, values in conditions for value in values), limit]
+
+
+def _conditions(wanted: SessionFilter) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return the conditions of a filter with their values."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+    if wanted.agent is not None:
+        found.append(("agent = %s", (wanted.agent,)))
+    if wanted.owner is not None:
+        found.append((f"{OWNER_KEY} = %s AND owner = %s", (wanted.owner[:OWNER_LENGTH], wanted.owner)))
+    if wanted.state is not None:
+        found.append((_STATES[wanted.state], ()))
+    if wanted.parent is not None:
+        found.append(("parent_agent = %s AND parent_id = %s", tuple(wanted.parent)))
+    if wanted.root is not None:
+        found.append(("parent_id IS NOT NULL AND root_agent = %s AND root_id = %s", tuple(wanted.root)))
+    if wanted.roots:
+        found.append(("parent_id IS NULL", ()))
+    if wanted.prefix:
+        ends = (wanted.prefix, wanted.prefix + _LAST)
+        owner = OWNER_KEY if len(wanted.prefix) < OWNER_LENGTH else "owner"
+        found.append((f"(session_id BETWEEN %s AND %s OR {owner} BETWEEN %s AND %s)", ends * 2))
+    if wanted.changed_before is not None:
+        minute = f"updated_minute <= {MINUTE_OF.format('%s')}"
+        found.append((f"{minute} AND updated_at < %s", (wanted.changed_before, wanted.changed_before)))
+    return found
