@@ -108,16 +108,20 @@ def _unnamed(place: str, *, option: bool) -> str:
     return live_models(None, otherwise=wanted, option=option)[0]
 
 
-def agents_at(target: str, *, is_asked: bool = True) -> list[Agent]:
-    """The agents of a Python file, of a folder, or of the folders in one; `is_asked` is that of `load_folder`.
+def agents_at(target: str, *, is_asked: bool = True, offline: bool = False) -> list[Agent]:
+    """Return the agents of a Python file, of a folder, or of the folders in one.
+
+    `is_asked` and `offline` are those of `load_folder`.
 
     Raises:
-        ConfigurationError: there are none, or they cannot be read.
+        ConfigurationError: The target has no agents, or they cannot be read; or it is a Python file and `offline` is True.
     """
-    load = partial(load_folder, option=False, is_asked=is_asked)
+    load = partial(load_folder, option=False, is_asked=is_asked, offline=offline)
     if is_folder(target) and not Path(target).is_dir():
         return [load(target)]
     if not Path(target).is_dir():
+        if offline:
+            raise ConfigurationError(f"{target} names its own models: --offline is for agents' folders")
         return load_agents(target)
     if (Path(target) / BRAIN).is_file():
         return [load(target)]

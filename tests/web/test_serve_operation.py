@@ -187,6 +187,27 @@ def test_rate_and_burst_are_limits_of_a_token(serve):
         assert [ada.get("/v1/agents").status_code for _ in range(4)] == [200, 200, 200, 429]
 
 
+def test_a_folder_is_served_without_a_model(tmp_path, commands, no_keys):
+    """With --offline a script answers for its model; a Python file names its own."""
+    assert commands.run(["actgent", "new", "clerk"], cwd=tmp_path, capture_output=True).returncode == 0
+    line = ["actgent", "serve", "clerk", "--offline", "--bind", "127.0.0.1:0"]
+    with commands.popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        try:
+            url = until(process.stdout, r"at (http\S+)/v1")
+            key = until(process.stdout, r"(act_\S+)")
+            with client_of(url, key) as ada:
+                ada.put("/v1/sessions/s1", json={"agent": "clerk"})
+                said = ada.post(
+                    "/v1/sessions/s1/messages", json={"content": "hello"}, headers={"prefer": "wait=60"}
+                )
+            assert said.json()["status"] == "answered"
+        finally:
+            process.kill()
+    (tmp_path / "team.py").write_text(TEAM)
+    refused = commands.run(["actgent", "serve", "team.py", "--offline"], cwd=tmp_path, capture_output=True)
+    assert (refused.returncode, b"is for agents' folders" in refused.stderr) == (2, True)
+
+
 def test_the_start_waits_for_the_database(serve, postgres_url):
     """The log says that the server cannot be reached, and the agents answer as soon as it can."""
     parts = urllib.parse.urlsplit(postgres_url)

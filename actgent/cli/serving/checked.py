@@ -7,9 +7,9 @@ from actgent.errors import ConfigurationError, InvalidFolder
 
 
 def main() -> None:
-    """Make the agents of the target that is the argument; what is wrong with them is said, and the code is 1."""
+    """Make the agents of the first argument, with `--offline` without models; exit with their error and code 1."""
     try:
-        agents_at(sys.argv[1])
+        agents_at(sys.argv[1], offline="--offline" in sys.argv[2:])
     except ConfigurationError as error:
         problems = error.problems if isinstance(error, InvalidFolder) else (error,)
         sys.exit("; ".join(map(str, problems)))

@@ -17,8 +17,10 @@ Rate = Annotated[float | None, Parameter(validator=Number(gt=0))]
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class OperationOptions:
-    """How a server logs, starts and ends, and how much one token may use."""
+    """How a server answers, logs, starts and ends, and how much one token may use."""
 
+    offline: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    """Have a script answer instead of the models of agents' folders; needs no key."""
     log_format: LogFormat = "text"
     """Form of the log on standard error: text, or json with one object a line."""
     log_level: LogLevel = "info"

@@ -69,7 +69,7 @@ async def serve_again(options: ServeOptions, terminal: Terminal, shutdown: Shutd
                 nursery.start_soon(_report_failure, process, shutdown, terminal)
                 try:
                     with shutdown.waiting():
-                        await _wait_for_change(options.target, stamps, terminal)
+                        await _wait_for_change(options, stamps, terminal)
                         terminal.notice("a file has changed: restarting the server")
                     _send(process, signal.SIGTERM)
                     await process.wait()
@@ -96,22 +96,28 @@ async def _end(process: trio.Process) -> None:
             await process.stdin.aclose()
 
 
-async def _wait_for_change(target: str, stamps: dict[str, tuple[int, int]], terminal: Terminal) -> None:
+async def _wait_for_change(
+    options: ServeOptions, stamps: dict[str, tuple[int, int]], terminal: Terminal
+) -> None:
     """Wait until a watched file has changed and the agents can be made from the files."""
+    target = options.target or ""
     while True:
         while (now := _stamps(target)) == stamps:  # noqa: ASYNC110 - there is no event for changed files
             await trio.sleep(POLL_SECONDS)
         stamps = now
-        problem = await _problem_of(target)
+        problem = await _problem_of(target, offline=options.operation.offline)
         if not problem:
             return
         terminal.complain(f"a file has changed, and the previous agents keep answering: {problem}")
 
 
-async def _problem_of(target: str) -> str:
+async def _problem_of(target: str, *, offline: bool) -> str:
     """Try to make the agents in a process, and return its error; empty if they can be made."""
     done = await trio.run_process(
-        [sys.executable, "-c", _CHECK, target], capture_stdout=True, stderr=subprocess.STDOUT, check=False
+        [sys.executable, "-c", _CHECK, target, *(["--offline"] if offline else [])],
+        capture_stdout=True,
+        stderr=subprocess.STDOUT,
+        check=False,
     )
     words = done.stdout.decode("utf-8", "replace").strip()
     return (words or f"code {done.returncode}") if done.returncode else ""

@@ -186,7 +186,7 @@ async def _open_agents(
     target: str, options: ServeOptions, place: ClusterPlace | None
 ) -> AsyncGenerator[_Source, None]:
     """Agents of this process, by themselves or as a node of a cluster."""
-    agents = agents_at(target)
+    agents = agents_at(target, offline=options.operation.offline)
     names = ", ".join(one_line(agent.name, 60) for agent in agents)
     async with _open_runtime(options, place) as runtime:
         async with runtime.starting():
