@@ -829,7 +829,8 @@ def message_bytes(message: Message) -> int:
     total = 0
     for part in message.parts:
         if isinstance(part, Text):
-            total += _text_bytes(part.text)
+            text = part.text
+            total += len(text) if text.isascii() else _text_bytes(text)
         elif isinstance(part, Media):
             total += _text_bytes(part.url or "") if part.data is None else len(part.data)
         elif isinstance(part, ToolResult):

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context
 from functools import partial
 
@@ -330,7 +330,7 @@ class TurnLifecycle:
             if context.log is not None:
                 self._write_end(context, context.log, message, error=error, blame=blame)
             elif (recent := context.conversation.recent) is not None:
-                _note_end(recent, message, error=error)
+                _note_failure(recent, [message], error)
             if context.mail.has_moved:
                 tell_moved(listeners, message.id, SessionMoved(context.agent, context.id))
             for listener in listeners:
@@ -393,7 +393,11 @@ class TurnLifecycle:
                     turn, context.conversation.messages, state_number=context.state_number
                 )
         elif (recent := context.conversation.recent) is not None:
-            _note_end(recent, *turn.joined, turn.message, error=turn.control.error, blame=turn.control.blame)
+            answered = (*turn.joined, turn.message)
+            if turn.control.error is None:
+                recent.end_turn(answered)
+            else:
+                _note_failure(recent, answered, turn.control.error, turn.control.blame)
         self.observer.end_turn(context, turn)
 
     def _write_end(
@@ -450,21 +454,18 @@ class TurnLifecycle:
         budget.stop_clock(trio.current_time())
 
 
-def _note_end(
-    recent: RecentRecords, *messages: Message, error: Exception | None, blame: str = "internal"
+def _note_failure(
+    recent: RecentRecords, messages: Iterable[Message], error: Exception, blame: str = "internal"
 ) -> None:
-    """Note in memory that messages were dealt with; see `TurnLifecycle._write_end`."""
+    """Note in memory that messages ended with an error; see `TurnLifecycle._write_end`."""
     for message in messages:
-        if error is None:
-            recent.add(message.id)
-        else:
-            ended = Ended(
-                message_id=message.id,
-                failed=kind_of(error, blame),
-                error=type(error).__name__,
-                words=own_words(error),
-            )
-            recent.add_record(ended)
+        ended = Ended(
+            message_id=message.id,
+            failed=kind_of(error, blame),
+            error=type(error).__name__,
+            words=own_words(error),
+        )
+        recent.add_record(ended)
 
 
 def _join(future: TurnFuture, turn: Turn) -> None:

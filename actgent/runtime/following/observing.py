@@ -212,13 +212,12 @@ async def observe_recent(
     live.attach(context)
     follower = RecentFollower(recent, live, recent.last if after is None else after, view)
     live.add(follower, thinks=True)
-    recent.readers = [*(recent.readers or ()), follower]
+    recent.add_reader(follower)
     try:
         await trio.lowlevel.checkpoint()
         yield ObservationReader(follower, view, wanted)
     finally:
-        readers = [each for each in recent.readers or () if each is not follower]
-        recent.readers = readers or None
+        recent.remove_reader(follower)
         if live.remove(follower) and table.followed.get(context.id) is live:
             del table.followed[context.id]
         follower.close()

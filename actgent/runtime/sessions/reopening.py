@@ -75,7 +75,7 @@ class Openings(dict[str, Opening]):
     def block(self, session_id: str, *, erases: bool) -> Iterator[None]:
         """A block in which a session is opened or erased, unless this is part of that."""
         known = self.get(session_id)
-        if any(each.is_own for each in self.of(session_id)):
+        if known is not None and any(each.is_own for each in self.of(session_id)):
             yield
             return
         opening = self[session_id] = Opening(erases, under=known)
@@ -90,6 +90,8 @@ class Openings(dict[str, Opening]):
 
     def note_loaded(self, session_id: str) -> None:
         """The calling task has a session in memory that it opens."""
+        if session_id not in self:  # as for nearly each new session
+            return
         for opening in self.of(session_id):
             if opening.is_own:
                 opening.loaded.set()
