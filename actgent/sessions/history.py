@@ -1,6 +1,8 @@
-"""What was said elsewhere, as the beginning of a new session: checked, and then in its record like all else."""
+"""Check and record the `history=` of a new session: a conversation from another session or program."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
 
 from actgent.errors import ConfigurationError
 from actgent.journal.records import Said
@@ -17,6 +19,7 @@ from actgent.messages import (
     Thinking,
     ToolCall,
     ToolResult,
+    new_id,
     to_parts,
 )
 
@@ -40,16 +43,22 @@ _TAKEN: Mapping[Role, tuple[type, ...]] = {
 
 
 def check_history(history: Iterable[Former]) -> tuple[ChatMessage, ...]:
-    """The messages of `history=`; those of the system, such as notices, are left out of another session's history.
+    """Return the messages of `history=` with unique call ids and one message of results for each message of calls.
+
+    System messages of another session's history, such as notices, are left out. Providers require that results follow their
+    calls; they allow an id to repeat in a later message. A repeated or empty call id gets a new id, in its result too.
 
     Raises:
-        ConfigurationError: one of them cannot be said; the text names its place, from 0, and why.
+        ConfigurationError: A message is invalid. The text has the position of the message, from 0, and the reason.
     """
     if isinstance(history, str | bytes | Mapping) or not isinstance(history, Iterable):
         raise ConfigurationError(f"history= is a list of messages, not {history!r:.100}")
-    numbered = [(place, _read(place, given)) for place, given in enumerate(history) if not _is_system(given)]
-    _check_calls(numbered)
-    return tuple(message for _, message in numbered)
+    pairing = _CallPairing()
+    for place, given in enumerate(history):
+        if not _is_system(given):
+            for message in _read(place, given):
+                pairing.add(place, message)
+    return pairing.close()
 
 
 def add_history(context: SessionContext, history: Sequence[ChatMessage], *, now: float) -> None:
@@ -67,8 +76,12 @@ def _is_system(given: Former) -> bool:
     return isinstance(given, Message) and given.sender.kind == "system"
 
 
-def _read(place: int, given: Former) -> ChatMessage:
-    """One message, with a role that its parts agree with."""
+def _read(place: int, given: Former) -> Iterator[ChatMessage]:
+    """Yield the messages of one item, each with a role that fits its parts.
+
+    Anthropic's API puts results and the user's next words into one message: these are two messages here.
+    An assistant message without content is left out: some providers stream one before a message of calls.
+    """
     role, content = _role_and_content(place, given)
     try:
         parts = to_parts(content)  # type: ignore[arg-type] # it tells what is wrong
@@ -76,15 +89,21 @@ def _read(place: int, given: Former) -> ChatMessage:
         raise _wrong(place, str(error)) from None
     if isinstance(given, Message) and given.cut:  # its calls never ran
         parts = tuple(part for part in parts if not isinstance(part, ToolCall))
-    if role == "user" and parts and all(isinstance(part, ToolResult) for part in parts):
-        role = "tool"
+    if role == "user" and any(isinstance(part, ToolResult) for part in parts):
+        results = tuple(part for part in parts if isinstance(part, ToolResult))
+        yield ChatMessage("tool", results)
+        parts = tuple(part for part in parts if not isinstance(part, ToolResult))
+        if not parts:
+            return
     role = _known(place, role)
     for part in parts:
         if not isinstance(part, _TAKEN[role]):
             raise _wrong(place, f"a message of the role {role} has no {type(part).__name__}")
     if not any(_says_something(part) for part in parts):
+        if role == "assistant":
+            return
         raise _wrong(place, "it says nothing")
-    return ChatMessage(role, parts)
+    yield ChatMessage(role, parts)
 
 
 def _known(place: int, role: object) -> Role:
@@ -111,21 +130,72 @@ def _says_something(part: Part) -> bool:
     return bool(part.text.strip()) if isinstance(part, Text) else not isinstance(part, Thinking)
 
 
-def _check_calls(messages: Iterable[tuple[int, ChatMessage]]) -> None:
-    """Refuse a conversation that no provider takes: each call has one result, in the message behind it, and an id."""
-    open_ids: list[str] = []
-    known: set[str] = set()
-    for place, message in messages:
-        answered = [part.call_id for part in message.parts if isinstance(part, ToolResult)]
-        if sorted(answered) != sorted(open_ids):
-            raise _wrong(place, f"results of the calls {open_ids} are due here, and {answered} came")
-        open_ids = [part.id for part in message.parts if isinstance(part, ToolCall)]
-        for call_id in open_ids:
-            if not call_id or call_id in known:
-                raise _wrong(place, f"the id {call_id!r:.100} of a call is empty, or another call's, too")
-            known.add(call_id)
-    if open_ids:
-        raise ConfigurationError(f"history= ends with calls that have no results: {open_ids}")
+@attrs.define
+class _CallPairing:
+    """Pairs calls with the results that follow them, and makes the call ids unique."""
+
+    _messages: list[ChatMessage] = attrs.field(factory=list)
+    _open: list[tuple[str, ToolCall]] = attrs.field(factory=list)
+    """Calls without a result, each with the id that the recording has for it."""
+    _ids: set[str] = attrs.field(factory=set)
+
+    def add(self, place: int, message: ChatMessage) -> None:
+        """Add the message at a position of `history=`.
+
+        Raises:
+            ConfigurationError: The message answers no open call, or comes before the results of the open calls.
+        """
+        if message.role == "tool":
+            self._add_results(place, message)
+            return
+        if self._open:
+            raise self._unpaired(place, ())
+        self._messages.append(attrs.evolve(message, parts=tuple(map(self._unique, message.parts))))
+
+    def close(self) -> tuple[ChatMessage, ...]:
+        """Return all messages.
+
+        Raises:
+            ConfigurationError: The last calls have no results.
+        """
+        if self._open:
+            ids = [recorded for recorded, _ in self._open]
+            empty = "; the id '' of a call is empty" if "" in ids else ""
+            raise ConfigurationError(f"history= ends with calls that have no results: {ids}{empty}")
+        return tuple(self._messages)
+
+    def _add_results(self, place: int, message: ChatMessage) -> None:
+        """Add results. Several messages of results after one message of calls become one message."""
+        results = [part for part in message.parts if isinstance(part, ToolResult)]
+        named = [self._answer(place, result, results) for result in results]
+        if self._messages and self._messages[-1].role == "tool":
+            named = [*self._messages.pop().parts, *named]
+        self._messages.append(ChatMessage("tool", tuple(named)))
+
+    def _answer(self, place: int, result: ToolResult, results: Iterable[ToolResult]) -> Part:
+        for index, (recorded, call) in enumerate(self._open):
+            if recorded == result.call_id:
+                del self._open[index]
+                if call.id == recorded:
+                    return result
+                return attrs.evolve(result, call_id=call.id, id=f"{call.id}/result")
+        raise self._unpaired(place, results)
+
+    def _unique(self, part: Part) -> Part:
+        if not isinstance(part, ToolCall):
+            return part
+        call = part
+        if not call.id or call.id in self._ids:
+            theirs = call.provider_id if call.provider_id is not None else call.id or None
+            call = attrs.evolve(call, id=new_id(), provider_id=theirs)
+        self._ids.add(call.id)
+        self._open.append((part.id, call))
+        return call
+
+    def _unpaired(self, place: int, results: Iterable[ToolResult]) -> ConfigurationError:
+        due = [recorded for recorded, _ in self._open]
+        came = [result.call_id for result in results]
+        return _wrong(place, f"results of the calls {due} are due here, and {came} came")
 
 
 def _wrong(place: int, why: str) -> ConfigurationError:

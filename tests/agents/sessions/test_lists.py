@@ -178,6 +178,55 @@ async def test_a_history_is_made_from_dictionaries(journal):
         assert len(session.history) == 22
 
 
+def one_by_one(call_id="call_0"):
+    """Two calls under one id, with a message for each result, as servers send that count anew in each answer."""
+    calls = tuple(ToolCall("add", {"a": a}, id=call_id) for a in (1, 2))
+    results = [
+        ChatMessage("tool", (ToolResult(call_id=call_id, tool_name="add", content=str(a)),)) for a in (1, 2)
+    ]
+    return [ChatMessage("user", (Text("Add."),)), ChatMessage("assistant", calls), *results]
+
+
+REPEATED = {
+    "a later turn": [*SAID, *SAID],
+    "one answer": one_by_one(),
+    "no ids": [*one_by_one(""), *one_by_one("")],
+    "results with the next words": [
+        *one_by_one()[:2],
+        ChatMessage("user", (*one_by_one()[2].parts, *one_by_one()[3].parts, Text("And now?"))),
+        ChatMessage("assistant", ()),
+        *one_by_one(),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+async def test_repeated_call_ids_of_a_history_are_renamed(name, tmp_path):
+    """As those of live answers are; each result stays with its call, also after a restart."""
+    url, llm = f"sqlite:///{tmp_path}/agents.db", ScriptedLLM(["Noted."], repeat=True)
+    for number in range(2):
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(BareAgent("clerk", llm=llm))
+            if number:
+                session = await agent.open_session("s")
+            else:
+                session = await agent.create_session("ada", session_id="s", history=REPEATED[name])
+            await agent.run("And then?", session=session)
+            calls = [call for message in session.history for call in message.tool_calls]
+            results = [result for message in session.history for result in message.tool_results]
+            assert [call.id for call in calls] == [result.call_id for result in results]
+            assert len({call.id for call in calls}) == len(calls) == 2 * (1 + (len(REPEATED[name]) > 4))
+            assert all(call.id for call in calls)
+            given = [part for message in REPEATED[name] for part in message.parts]
+            assert [call.arguments for call in calls] == [
+                part.arguments for part in given if isinstance(part, ToolCall)
+            ]
+            assert [result.content for result in results] == [
+                part.content for part in given if isinstance(part, ToolResult)
+            ]
+            assert check_transcript(llm.chats[-1]) == []
+
+
 WRONG = {
     "text": ("Hello", "a list of messages"),
     "role": (
@@ -190,7 +239,12 @@ WRONG = {
     "no result": (SAID[:2], "ends with calls that have no results: ."),
     "results left out": ([*SAID[:2], SAID[3]], r"history\[2\]: results of the calls .'c1', 'c2'. are due"),
     "no call": ([SAID[0], SAID[2]], r"history\[1\]: results of the calls .. are due"),
-    "the same id": ([*SAID, *SAID], r"history\[5\]: the id 'c1'"),
+    "one result too many": ([*SAID[:3], SAID[2]], r"history\[3\]: results of the calls .. are due"),
+    "another id": (
+        [*SAID[:2], ChatMessage("tool", (ToolResult(call_id="c3", tool_name="add"),))],
+        r"history\[2\]: results of the calls .'c1', 'c2'. are due here, and .'c3'. came",
+    ),
+    "a repeated id without result": ([*SAID, *SAID[:2], SAID[0]], r"history\[6\]: results of the calls"),
     "no id": ([ChatMessage("assistant", (ToolCall("add", {}),))], "the id '' of a call is empty"),
     "a user's call": ([ChatMessage("user", (ToolCall("add", {}, id="a"),))], "role user has no ToolCall"),
 }
