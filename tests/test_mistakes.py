@@ -180,17 +180,22 @@ async def test_a_hook_gets_what_a_tool_raised():
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("made", "said", "words"),
     [
-        (unreadable, "object is not a JSON value: return text, a number, a list, a dict, or a dataclass"),
-        (unawaited, "coroutine is not a JSON value: await it in the tool"),
+        (
+            unreadable,
+            "returned a value that is not JSON, so the model reads str() of it",
+            "object is not a JSON value: return text, a number, a list, a dict, or a dataclass",
+        ),
+        (unawaited, "failed", "coroutine is not a JSON value: await it in the tool"),
     ],
+    ids=["unreadable", "unawaited"],
 )
-async def test_a_result_that_json_cannot_carry(told, made, words):
+async def test_a_result_that_json_cannot_carry(told, made, said, words):
     """The log says which tool, and what to return instead."""
     await chat_once(agent_with(ToolCall(made.name, {}), "done", tools=[made]))
     (record,) = told()
-    assert f"tool {made.name} failed" in record
+    assert f"tool {made.name} {said}" in record
     assert words in record
 
 

@@ -82,7 +82,7 @@ The class answers two questions: whose fault is it, and what can I do?
     │   └── ContentFiltered        the provider's filter removed it
     └── ToolError                  a tool call has no result; raise it in a tool to word the error yourself
         ├── AskPerson              a tool's own question to a person: raise it in a tool
-        ├── UnusableResult         what a tool returned is nothing that a model can read
+        ├── UnusableResult         JSON cannot carry a value
         ├── OutcomeUnknown         whether a call took effect is not known: raise it in a tool that lost its connection
         ├── NoThread               a sync tool never began: no thread was free in time
         ├── ToolNotFound
@@ -1093,7 +1093,10 @@ class InvalidArguments(ToolError):
 
 
 class UnusableResult(ToolError):
-    """A tool returned what JSON cannot carry, so no model can read it."""
+    """JSON cannot carry a value, such as a change of the state or a coroutine that a tool forgot to await.
+
+    Another value that a tool returned is no error: the tool did its work, and the model reads `str()` of the value.
+    """
 
 
 class OutcomeUnknown(ToolError):

@@ -13,6 +13,7 @@ So what a stranger raises is the outcome of the call that he was asked in, and o
 """
 
 import functools
+import inspect
 import math
 import pathlib
 import traceback
@@ -205,6 +206,19 @@ class OwnThreads:
             limiter = self._limiters[token] = trio.CapacityLimiter(MOST_THREADS)
         work = functools.partial(call_foreign, fn, *args)
         return unwrap_foreign(await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter))
+
+
+def is_awaitable(value: object) -> bool:
+    """Return True if a value that foreign code returned can be awaited; False if the value fails when it is asked."""
+    try:
+        return inspect.isawaitable(value)
+    except Exception:  # noqa: BLE001 - of its `__class__`, for example of a proxy without a target
+        return False
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's class, also if its metaclass redefines attribute access."""
+    return str(_name_of(type(value)))
 
 
 # --- the words of an error -------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from actgent.approvals import Ask, Grant
 from actgent.errors import DatabaseFailed, DepsMissing, InvalidToolSchema, ToolTimeout
 from actgent.messages import CallProgress, ToolCall, ToolResult, ToolSpec
+from actgent.support.foreign import is_awaitable
 from actgent.support.leads import for_tool_contexts
 from actgent.support.quick_init import maker
 
@@ -395,7 +396,7 @@ async def execute_shaped(
         result = await threads.run_sync(
             functools.partial(execute, dict(parameters)), name=tool.name, never_began=context.never_began
         )
-    return await result if inspect.isawaitable(result) else result
+    return await result if is_awaitable(result) else result
 
 
 def _is_async(execute: Callable[..., Any]) -> bool:

@@ -12,6 +12,7 @@ A call goes `waiting -> started -> finished`. What a call is told apart by when 
     asked       `cancelled`, as withdrawn: it waits for a person, and has not run or asked itself
 """
 
+import types
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -40,7 +41,7 @@ from actgent.support.tracing import ActiveTrace, active_trace
 from .base import DEFAULT_TIMEOUT, AskFor, CallsTools, Tool, ToolContext
 from .outputs.media import describe_media, has_media
 from .outputs.provenance import from_outside
-from .outputs.results import canonical, capped, describe, to_text
+from .outputs.results import canonical, capped, describe, fallback_text, to_text
 from .registry import ToolRegistry
 from .schemas import plain_form
 from .spans import ToolWork
@@ -77,6 +78,10 @@ class BatchHost(typing.Protocol):
 
     def tell_raised(self, call: ToolCall, error: Exception) -> None:
         """Hear what a tool raised, with its traceback; not of questions to people."""
+        ...
+
+    def log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
+        """Log that JSON cannot carry what a tool returned, and why; the model reads `str()` of it."""
         ...
 
 
@@ -410,13 +415,33 @@ class Batch:
         value = await begun
         if type(value) is not str and has_media(value):
             shown = describe_media(value, call, state=told.state, outside=tool.outside)
+            if shown.unusable is not None:
+                self._log_unusable(call, shown.unusable)
             return shown.text, shown.media
-        text = to_text(value)
+        text, is_json = self._text_of(call, value)
         if tool.process_output is not None:
-            text = to_text(tool.process_output(text))
-        if key and len(text) <= self.max_characters:
+            text, is_text = self._text_of(call, tool.process_output(text))
+            is_json = is_json and is_text
+        if key and is_json and len(text) <= self.max_characters:
             tool.result_cache.put(key, text)
         return text, ()
+
+    def _text_of(self, call: ToolCall, value: object) -> tuple[str, bool]:
+        """Return the text of what a tool returned, and False if JSON cannot carry it: the text is `str(value)` then.
+
+        The tool did its work, so its result is no error. A coroutine is one: its work has not begun.
+        """
+        try:
+            return to_text(value), True
+        except UnusableResult as error:
+            if type(value) is types.CoroutineType:
+                raise
+            self._log_unusable(call, error)
+        return fallback_text(value), False
+
+    def _log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
+        if self.host is not None:
+            self.host.log_unusable(call, error)
 
     async def _in_time(
         self, call: ToolCall, tool: Tool, arguments: dict[str, Any], told: ToolContext

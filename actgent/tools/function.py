@@ -14,6 +14,7 @@ from typing_extensions import ParamSpec, TypeVar
 
 from actgent.approvals import Ask
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema
+from actgent.support.foreign import is_awaitable
 from actgent.support.leads import for_tools
 from actgent.support.logs import logger_of
 
@@ -187,7 +188,7 @@ class FunctionTool(Tool[DepsT_contra], Generic[P, R, DepsT_contra]):
         threads = context.threads or Threads()
         call = functools.partial(func, **keywords)
         result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
-        return await result if inspect.isawaitable(result) else result
+        return await result if is_awaitable(result) else result
 
     def _bind(self, arguments: Mapping[str, Any], context: ToolContext[DepsT_contra]) -> dict[str, Any]:
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from actgent.errors import ConfigurationError, InvalidArguments, InvalidToolSchema, ToolError
+from actgent.support.foreign import is_awaitable
 
 from .base import Effect, Tool, ToolContext
 from .generators import NO_GENERATOR, is_generator
@@ -97,7 +98,7 @@ class StateTool(Tool):
         threads = context.threads or Threads()
         call = functools.partial(self.func, state, arguments)
         result = await threads.run_sync(call, name=self.name, never_began=context.never_began)
-        return await result if inspect.isawaitable(result) else result
+        return await result if is_awaitable(result) else result
 
     def __repr__(self) -> str:
         return f"StateTool({self.name!r})"

@@ -170,6 +170,16 @@ class Reports:
             exc_info=None if isinstance(error, UnusableResult) else self._trace(error),
         )
 
+    def unusable_result(self, context: SessionContext, call: ToolCall, error: UnusableResult) -> None:
+        """Log that JSON cannot carry what a tool returned. The call succeeded, and the model reads `str()` of the value."""
+        _log.warning(
+            "agent %s, session %s: tool %s returned a value that is not JSON, so the model reads str() of it: %s",
+            self.agent,
+            Each(context.id),
+            call.name,
+            Each(self._words(error)),
+        )
+
     # --- words ---------------------------------------------------------------------------
 
     def _words(self, error: BaseException) -> str:

@@ -1,6 +1,8 @@
 """actgent.tools.execution: the calls of one answer."""
 
+import functools
 import itertools
+import json
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from actgent import EnvelopedTool
 from actgent.approvals import Approve
 from actgent.errors import AskPerson, ToolError
 from actgent.messages import ToolCall, ToolResult
@@ -148,13 +151,101 @@ async def test_group_of_a_tool_with_a_nursery_is_flattened():
     assert set(ended.error.split("; ")) == {"ValueError: a", "b"}
 
 
-async def test_unserialisable_result():
-    """A result that JSON cannot carry is an error result."""
-    ended = await result(inline(lambda: [threading.Lock()]))
-    assert ended.error == (
-        "the result cannot be written as JSON: TypeError: lock is not a JSON value: "
-        "return text, a number, a list, a dict, or a dataclass"
+class _Silent:
+    def __str__(self):
+        raise SystemExit(3)
+
+
+class _Proxy:
+    """Like a proxy without a target: it fails wherever it is asked, except for its text."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("no target")
+
+    def __str__(self):
+        return "a proxy\x00"
+
+
+def _made(kind):
+    return kind()
+
+
+async def _wait():
+    await trio.lowlevel.checkpoint()
+
+
+def _cycle():
+    made = {}
+    made["self"] = made
+    return made
+
+
+NOT_JSON = {
+    "object": object(),
+    "within data": {"lock": threading.Lock(), "total": 25},
+    "cycle": _cycle(),
+    "generator": (number for number in range(3)),
+    "class": _Silent,
+    "set of objects": {object()},
+}
+
+
+@pytest.mark.parametrize("name", NOT_JSON)
+@pytest.mark.parametrize("way", ["inline", "thread", "async", "yielded"])
+@pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
+async def test_a_result_that_json_cannot_carry_is_its_text(name, way, effect):
+    """The tool ran, so its result is a success, with `str()` of the value."""
+    value, ran = NOT_JSON[name], []
+
+    def make():
+        ran.append(1)
+        return value
+
+    async def make_async():
+        return make()
+
+    async def make_yielded():
+        yield make()
+
+    function = {"async": make_async, "yielded": make_yielded}.get(way, make)
+    ended = await result(FunctionTool("x", "Test.", function, thread=way != "inline", effect=effect))
+    assert (ended.status, ended.content, ended.error, ended.raised) == ("success", str(value), None, "")
+    assert ran == [1]
+
+
+@pytest.mark.parametrize("way", ["inline", "thread", "enveloped"])
+async def test_a_result_without_readable_text_names_its_type(way):
+    """What `str()` raises is not what the tool did."""
+    made = FunctionTool("x", "Test.", functools.partial(_made, _Silent), thread=way == "thread")
+    ended = await result(EnvelopedTool(made) if way == "enveloped" else made)
+    words = "[the tool ran and returned a value of the type _Silent without readable text: str() raised SystemExit]"
+    assert (ended.status, ended.error) == ("success", None)
+    assert ended.content == (json.dumps({"success": True, "result": words}) if way == "enveloped" else words)
+
+
+@pytest.mark.parametrize("thread", [True, False])
+async def test_a_result_that_fails_when_its_class_is_asked_is_its_text(thread):
+    """Also with control characters as pictures."""
+    ended = await result(FunctionTool("x", "Test.", functools.partial(_made, _Proxy), thread=thread))
+    assert (ended.status, ended.content) == ("success", "a proxy␀")
+
+
+async def test_a_coroutine_that_a_tool_forgot_is_an_error():
+    """Its work has not begun, so a success would be wrong."""
+    ended = await result(inline(functools.partial(_made, _wait)))
+    assert (ended.status, ended.error) == (
+        "error",
+        "the result cannot be written as JSON: TypeError: coroutine is not a JSON value: await it in the tool",
     )
+
+
+async def test_the_text_of_a_result_that_is_not_json_is_shortened_and_not_cached():
+    """As each other text; a cache would keep what belongs to one object."""
+    made = inline(lambda: ["x" * 500, object()], effect="pure", cache=5)
+    (ended,) = await results(call("x"), tools=[made], max_characters=100)
+    assert (ended.status, len(ended.content)) == ("success", 100)
+    assert len(made.result_cache) == 0
 
 
 async def test_huge_result_is_cut_with_a_notice():

@@ -179,10 +179,24 @@ async def test_in_an_envelope():
     assert len(result.media) == 1
 
 
-async def test_a_picture_within_other_data_is_refused_with_the_remedy():
-    """It has no place in JSON."""
+async def test_a_picture_within_other_data_is_text(caplog):
+    """It has no place in JSON, and the log has the remedy; the tool ran, so its result is no error."""
     result = await result_of({"picture": Image(media_type="image/png", data=PNG)})
-    assert "return [text, Image(...)]" in result.error
+    assert (result.status, result.error, result.media) == ("success", None, ())
+    assert result.content == "{'picture': Image(media_type='image/png', url=None)}"
+    assert "return [text, Image(...)]" in caplog.text
+
+
+async def test_items_beside_a_picture_that_json_cannot_carry_are_text():
+    """The picture is shown, and neither the item nor a picture whose data is not bytes makes the result an error."""
+    thing = object()
+    odd = Image(media_type="image/png", data=[1.5])
+    result = await result_of([Image(media_type="image/png", data=PNG), thing, odd])
+    assert (result.status, [each.data for each in result.media]) == ("success", [PNG])
+    assert str(thing) in result.content
+    assert str(odd) in result.content
+    shown = await result_of(Image(media_type="image/png", data=memoryview(PNG)))
+    assert [each.data for each in shown.media] == [PNG]
 
 
 async def test_results_with_pictures_are_not_cached():

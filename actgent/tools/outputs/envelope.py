@@ -1,6 +1,7 @@
 """A tool's results in one form, whatever came of the call."""
 
 import datetime as dt
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ from actgent.support.foreign import failure_of, leaves
 from actgent.tools.base import Tool, ToolContext, WrappedTool
 
 from .media import has_media, media_and_rest
-from .results import describe, to_text
+from .results import describe, result_text, to_json_text, to_text
 
 
 class _WorthRepeating(ToolError):
@@ -30,7 +31,7 @@ class EnvelopedTool(WrappedTool):
         try:
             value = await self.inner.execute(arguments, context)
             if self.inner.process_output is not None and not has_media(value):
-                value = self.inner.process_output(to_text(value))
+                value = self.inner.process_output(result_text(value))
             return _succeeded(value)
         except AskPerson:
             raise  # a question, and no error
@@ -48,9 +49,20 @@ class EnvelopedTool(WrappedTool):
 
 def _succeeded(value: object) -> object:
     if not has_media(value):
-        return {"success": True, "result": value}
+        return {"success": True, "result": _as_json(value)}
     media, rest = media_and_rest(value)
     return [{"success": True, "result": rest}, *media]
+
+
+def _as_json(value: object) -> object:
+    """Return a value that JSON carries: the value itself, or its `str()`.
+
+    Raises:
+        UnusableResult: The value is a coroutine, so the work has not begun.
+    """
+    if type(value) is types.CoroutineType:
+        to_text(value)
+    return value if to_json_text(value) is not None else result_text(value)
 
 
 def _failed(error: Exception) -> dict[str, Any]:

@@ -12,9 +12,11 @@ from typing import Any
 
 import attrs
 
+from actgent.errors import UnusableResult
 from actgent.messages import File, Image, Media, Medium, ToolCall
+from actgent.support.foreign import type_name
 
-from .results import controls_shown, to_text
+from .results import controls_shown, fallback_text, to_text
 
 LONGEST = 3_750_000
 """Bytes of one picture or file that a result holds: 5 MB as base64, which is what APIs take."""
@@ -47,13 +49,16 @@ class DescribedMedia:
 
     text: str
     media: tuple[Medium, ...]
+    unusable: UnusableResult | None = None
+    """Why an item is shown as `str(item)`; None if JSON carries all items."""
 
 
 def has_media(value: object) -> bool:
     """Return True for a picture or file, and for a list that has one."""
-    if isinstance(value, Media):
+    kind = type(value)  # not `isinstance`: that asks the value, whose `__class__` may raise
+    if issubclass(kind, Media):
         return True
-    return isinstance(value, (list, tuple)) and any(isinstance(item, Media) for item in value)
+    return issubclass(kind, (list, tuple)) and any(issubclass(type(item), Media) for item in value)  # type: ignore[attr-defined]
 
 
 def media_and_rest(value: Any) -> tuple[list[Any], list[Any]]:
@@ -95,19 +100,22 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
     """Put into words what a tool returned that holds pictures or files, and choose which of these the result holds.
 
     `state` is the session's store, which counts their bytes; without one only the bounds of one result count. Of what
-    comes from outside no address is passed on.
-
-    Raises:
-        UnusableResult: something beside them cannot be written as JSON.
+    comes from outside no address is passed on. An item that JSON cannot carry is shown as `str(item)`.
     """
     room = MOST_BYTES - (0 if state is None else state.get(_KEY, 0))
     kept: list[Medium] = []
     texts: list[str] = []
+    unusable: UnusableResult | None = None
     for item in value if isinstance(value, (list, tuple)) else (value,):
-        if not isinstance(item, Media):
-            texts.append(to_text(item))
+        try:
+            medium = _checked(item) if issubclass(type(item), Media) else None
+            if medium is None:
+                texts.append(to_text(item))
+                continue
+        except UnusableResult as error:
+            unusable = unusable or error
+            texts.append(fallback_text(item))
             continue
-        medium = _checked(item)
         if (text := _as_text(medium)) is not None:
             texts.append(text)
             continue
@@ -119,11 +127,15 @@ def describe_media(value: object, call: ToolCall, *, state: Any, outside: bool) 
     if kept and state is not None:
         # Once: a call that is repeated after a crash may have come as far as here before it.
         state.dispatch([(_KEY, MOST_BYTES - room)], once=f"{call.id}/media")
-    return DescribedMedia("\n".join(texts), tuple(kept))
+    return DescribedMedia("\n".join(texts), tuple(kept), unusable)
 
 
 def _checked(medium: Any) -> Medium:
-    """With the type that its bytes have, and a name that is one line."""
+    """Return a picture or file with the type that its bytes have, and with a name of one line.
+
+    Raises:
+        UnusableResult: The data is not bytes.
+    """
     checked: Medium = medium
     if isinstance(checked, File):
         checked = attrs.evolve(
@@ -131,9 +143,13 @@ def _checked(medium: Any) -> Medium:
         )
     if checked.data is None:
         return checked
-    return attrs.evolve(
-        checked, data=bytes(checked.data), media_type=type_of(checked.data, checked.media_type)
-    )
+    try:
+        data = bytes(checked.data)
+    except Exception as error:  # of a foreign class
+        raise UnusableResult(
+            f"the data of {type(checked).__name__} is {type_name(checked.data)}, not bytes"
+        ) from error
+    return attrs.evolve(checked, data=data, media_type=type_of(data, checked.media_type))
 
 
 def _as_text(medium: Medium) -> str | None:

@@ -23,7 +23,7 @@ import msgspec
 
 from actgent.errors import ToolError, UnusableResult
 from actgent.messages import Media
-from actgent.support.foreign import advice_on, leaves, telling_text
+from actgent.support.foreign import advice_on, failure_of, leaves, telling_text, type_name
 
 _TEXTUAL = (
     uuid.UUID,
@@ -170,23 +170,51 @@ def to_text(value: object) -> str:
     Raises:
         UnusableResult: The value is a cycle, or an object that has no data: a function, a generator, a lock.
     """
-    if isinstance(value, str):
-        return controls_shown(str.__str__(value))
-    if isinstance(value, _BINARY):
-        return controls_shown(_bytes_text(bytes(value)))
-    if isinstance(value, BaseException):
-        return describe(value)
-    if type(value) is int:  # the usual small result; the encoder takes ten times as long
-        return str(value)
     try:
-        try:
-            return _carried(_encode(value))
-        except (TypeError, ValueError) as error:
-            if not str(error).startswith(("keys must be", "Out of range float")):
-                raise
-            return _carried(_encode(_text_keys(value)))
-    except Exception as error:  # the value's own methods may raise anything
-        raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
+        if isinstance(value, str):
+            return controls_shown(str.__str__(value))
+        if isinstance(value, _BINARY):
+            return controls_shown(_bytes_text(bytes(value)))
+        if isinstance(value, BaseException):
+            return describe(value)
+        if type(value) is int:  # the usual small result; the encoder takes ten times as long
+            return str(value)
+        return _json_text(value)
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - the value's own methods may raise anything
+        error = failure_of(raised, "result", type_name(value))
+    raise UnusableResult(f"the result cannot be written as JSON: {describe(error)}") from error
+
+
+def _json_text(value: object) -> str:
+    try:
+        return _carried(_encode(value))
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith(("keys must be", "Out of range float")):
+            raise
+        return _carried(_encode(_text_keys(value)))
+
+
+def result_text(value: object) -> str:
+    """Return the text of a tool's result: as `to_text`, or `str(value)` if JSON cannot carry the value.
+
+    If `str()` raises too, the text has the type of the value. So a tool that did its work never looks as if it had failed.
+    """
+    try:
+        return to_text(value)
+    except UnusableResult:
+        return fallback_text(value)
+
+
+def fallback_text(value: object) -> str:
+    """Return `str(value)` for a result that JSON cannot carry; if `str()` raises, a sentence with the type of the value."""
+    try:
+        return controls_shown(str.__str__(str(value)))
+    except BaseException as raised:  # noqa: ASYNC103, BLE001 - of the value's own method
+        error = failure_of(raised, "result", type_name(value))
+    return (
+        f"[the tool ran and returned a value of the type {type_name(value)} without readable text: "
+        f"str() raised {type_name(next(leaves(error)))}]"
+    )
 
 
 def to_json_text(data: object) -> str | None:

@@ -9,7 +9,7 @@ import trio
 from actgent.control.answer_limits import excess_of
 from actgent.control.budget import Budget
 from actgent.control.loop_detection import MIN_CALLS, find_call_cycle, is_same, most_calls
-from actgent.errors import LimitReached
+from actgent.errors import LimitReached, UnusableResult
 from actgent.errors.printable import quoted
 from actgent.journal.records import Said, Started, make_said
 from actgent.messages import CallProgress, Message, ToolCall, Usage
@@ -376,6 +376,9 @@ class _Host:
 
     def tell_raised(self, call: ToolCall, error: Exception) -> None:
         self.caller.dispatcher.reports.tool_raised(self.context, call, error)
+
+    def log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
+        self.caller.dispatcher.reports.unusable_result(self.context, call, error)
 
 
 _make_host = maker(_Host)
