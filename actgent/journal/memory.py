@@ -104,7 +104,7 @@ class MemoryJournal(GroupedJournal):
             head=head,
             identity=self.identity,
             after=after,
-            earlier=lambda first: [row for row in all_rows if row.first < first],
+            earlier=lambda first, _: [row for row in all_rows if row.first < first],
         )
 
     async def _find_snapshot(self, key: SessionKey) -> Snapshot | None:

@@ -269,6 +269,8 @@ class Changed:
     """The name of the action."""
     once: str = ""
     """Under which it is not to be done again."""
+    patches: Mapping[str, Any] = NOTHING
+    """In storage only: for keys of large values how they differ from the value before, see `actgent.support.patches`."""
 
 
 @attrs.frozen(kw_only=True)

@@ -18,7 +18,17 @@ from actgent.control.durable_timer import DueIndex, DurableTimer, SessionTimers,
 from actgent.errors import Fenced, JournalError, NotRunning, SessionClosed, SessionMoved
 from actgent.errors.printable import counted, shown
 from actgent.journal.listing import SessionKey
-from actgent.journal.records import Decided, PersonAsked, Prompted, Resumed, Said, SuspendedRecord
+from actgent.journal.records import (
+    ActionFailed,
+    Changed,
+    Decided,
+    PersonAsked,
+    Prompted,
+    Resumed,
+    Said,
+    SuspendedRecord,
+)
+from actgent.journal.state_patches import StatePatcher
 from actgent.messages import Message, Sender
 from actgent.state.reducers import Reducer
 from actgent.state.store import StateCheck, StateRecord, Store
@@ -412,14 +422,18 @@ class SessionContext:
 
 def _writer_for(context: SessionContext) -> Callable[[StateRecord], None]:
     """Return what notes the changes of a session's state, and does not hold the session as the session holds it."""
-    known = weakref.ref(context)
+    known, patcher = weakref.ref(context), StatePatcher()
 
     def write(record: StateRecord) -> None:
         found = known()
         if found is None:
             return
         if found.log is not None:
+            if type(record) is Changed:
+                record = patcher.patch(record, found.state.shared_values)
             found.log.change(record)
+            if not isinstance(record, ActionFailed):
+                patcher.note(record)
         elif (recent := found.conversation.open_recent()) is not None:
             recent.add_record(record)
 

@@ -27,6 +27,7 @@ import trio
 from actgent.errors import NotSerializable, UsageError
 from actgent.errors.printable import quoted
 from actgent.journal.records import ActionFailed, Changed, RolledBack
+from actgent.journal.state_patches import with_values
 from actgent.support.foreign import failure_of
 from actgent.support.leads import DISPATCH, for_states
 from actgent.support.logs import logger_of
@@ -341,6 +342,11 @@ class Store(State):
                 failure_of(raised, "subscriber", repr(fn))
                 _log.exception("a subscriber of the state failed: %s", fn)
 
+    @property
+    def shared_values(self) -> Mapping[str, Any]:
+        """The values themselves, not copies: the caller must not change them."""
+        return self._values
+
     # --- time ----------------------------------------------------------------------------
 
     @property
@@ -451,6 +457,8 @@ class Store(State):
         """Do again what was journaled, exactly: no action runs, nothing is written, nobody is told."""
         match record:
             case Changed():
+                if record.patches:
+                    record = with_values(record, self._values)
                 draft = self._draft or StateBuilder(self._values)
                 draft.apply(record)
                 self._take(record, draft.values, draft)

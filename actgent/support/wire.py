@@ -321,6 +321,8 @@ def _is_text(value: object) -> bool:
 
 
 _pack = Packers(default=_extend, strict_types=True, unicode_errors="surrogatepass").pack
+pack_plain = _pack
+"""Plain data as bytes: equal for values that are read back equal, with their types and the order of their keys."""
 
 
 def _reduce(depth: int, code: int, data: bytes) -> object:

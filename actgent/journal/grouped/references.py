@@ -1,19 +1,24 @@
 """Records that refer to what others of their session hold.
 
 Results of tools are stored once: what is said of several calls refers to what was written when each had ended.
+A large value of a state is stored once as a whole, and each later change of it as its difference to the value before.
 """
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 import attrs
 
 from actgent.journal.records import (
+    Changed,
     Finished,
     Record,
+    RolledBack,
     Said,
     Told,
 )
+from actgent.journal.state_patches import with_values
 
 
 def refer(said: Said) -> Said:
@@ -22,14 +27,17 @@ def refer(said: Said) -> Said:
     return attrs.evolve(said, message=attrs.evolve(said.message, parts=()), results=ids)
 
 
-def resolve(records: Iterable[Record]) -> list[Record]:
-    """All records of a session with their results in place again, and the words that outcomes have of an answer.
+def resolve(records: Iterable[Record], *, is_partial: bool = False) -> list[Record]:
+    """Return all records of a session with the results, the words of an answer and the values that they refer to.
+
+    With `is_partial`, changes whose values are before the first record stay differences.
 
     Raises:
-        LookupError: something is referred to that is not there.
+        LookupError: A record refers to something that is missing.
     """
     found = {}
     texts: dict[str, str] = {}
+    values: dict[str, Any] = {}
     resolved: list[Record] = []
     for record in records:
         if type(record) is Finished:
@@ -43,8 +51,26 @@ def resolve(records: Iterable[Record]) -> list[Record]:
                 record = attrs.evolve(record, message=attrs.evolve(record.message, parts=parts), results=())  # noqa: PLW2901
             elif record.stop:
                 texts = {record.message.id: record.message.text}
+        elif type(record) is Changed or type(record) is RolledBack:
+            record = _follow_state(values, record, is_partial=is_partial)  # noqa: PLW2901
         resolved.append(record)
     return resolved
+
+
+def _follow_state(
+    values: dict[str, Any], record: Changed | RolledBack, *, is_partial: bool
+) -> Changed | RolledBack:
+    """Return a record with its values, and keep those that later differences may refer to."""
+    if type(record) is RolledBack:
+        values.clear()  # the next change of each key has the whole value
+        return record
+    assert type(record) is Changed  # noqa: S101 - the other of the two
+    if record.patches and (not is_partial or record.patches.keys() <= values.keys()):
+        record = with_values(record, values)
+    values.update(record.changes)
+    for key in (*record.reduced, *record.patches):  # what these keys have now is not known
+        values.pop(key, None)
+    return record
 
 
 def _with_words(told: Told, said: str) -> Told:
@@ -59,4 +85,8 @@ def _with_words(told: Told, said: str) -> Told:
 
 def refers(record: Record) -> bool:
     """Return True if a part of a record stands in one before it."""
-    return (type(record) is Said and bool(record.results)) or (type(record) is Told and record.answer != "")
+    return (
+        (type(record) is Said and bool(record.results))
+        or (type(record) is Told and record.answer != "")
+        or (type(record) is Changed and bool(record.patches))
+    )

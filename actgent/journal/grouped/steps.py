@@ -39,6 +39,7 @@ from actgent.journal.records import (
     Said,
     SuspendedRecord,
 )
+from actgent.journal.state_patches import stored_records
 from actgent.messages import Priority
 from actgent.support.quick_init import maker
 from actgent.support.wire import SCHEMA_VERSION, Packers
@@ -166,6 +167,8 @@ class Head:
         )
 
 
+_LOOK_BACK = 100
+"""Records that are read before a page at first, if its records refer to earlier ones."""
 _make_head, _make_row, _make_step = maker(Head), maker(Row), maker(JournalStep)
 
 
@@ -180,7 +183,7 @@ def encode_entry(entry: Entry) -> JournalStep:
     if "\0" in (names := key.agent + key.session_id) or not names.isascii():
         _check_text("session_id", key.session_id)
         _check_text("agent", key.agent)
-    body = _VERSION + WIRE.encode(records, Record) if records else b""
+    body = _VERSION + WIRE.encode(stored_records(records), Record) if records else b""
     marks, creation = [record for record in records if type(record) in _MARKING], entry.creation
     if creation is None and marks and type(marks[0]) is Opened:
         creation = Creation()
@@ -210,7 +213,8 @@ def _array_header(count: int) -> bytes:
 def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int = 0) -> tuple[Record, ...]:
     """All records of a session behind the number `after`, from its rows in order, the first of which holds the next one.
 
-    Nothing before may be referred to: `after` is 0, or covered by a snapshot.
+    Nothing before may be referred to: `after` is 0, or covered by a snapshot. Differences of the state to values in the
+    snapshot stay differences.
 
     Raises:
         JournalDamaged: a row is missing, altered or too many.
@@ -225,7 +229,7 @@ def decode_rows(rows: Sequence[Row], *, head: Head, identity: bytes, after: int 
             record=min(first + len(records) - 1, head.records) + 1,
         )
     try:
-        return tuple(resolve(records[after + 1 - first :]))
+        return tuple(resolve(records[after + 1 - first :], is_partial=after > 0))
     except LookupError as error:
         raise JournalDamaged(
             f"the result of call, or the answer, {error} is missing", session_id=head.session_id
@@ -238,15 +242,17 @@ def decode_page(
     head: Head,
     identity: bytes,
     after: int,
-    earlier: Callable[[int], Sequence[Row]],
+    earlier: Callable[[int, int], Sequence[Row]],
 ) -> Page:
-    """Some records behind the number `after`; `earlier(first)` gives rows before this one, for results that are referred to.
+    """Return some records behind the number `after`.
+
+    `earlier(first, count)` returns the rows with so many records before the record `first`, which others may refer to.
 
     Raises:
         JournalDamaged: a row is missing or altered.
         JournalVersion, WireError: a newer actgent wrote it.
     """
-    page = Page(rows=rows, after=after)
+    page, count = Page(rows=rows, after=after), _LOOK_BACK
     while True:
         first = _first(rows, after)
         records = _decode_row_after_row(rows, first, head, identity)
@@ -254,7 +260,8 @@ def decode_page(
         try:
             page.records = tuple(resolve(records)[missing:])
         except LookupError as error:
-            before = earlier(first) if first > 1 else ()
+            before = earlier(first, count) if first > 1 else ()
+            count *= 2  # all are decoded again
             if not before:
                 words = f"the result of call, or the answer, {error} is missing"
                 raise JournalDamaged(words, session_id=head.session_id) from error

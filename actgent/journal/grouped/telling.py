@@ -16,6 +16,7 @@ from actgent.journal.listing import SessionKey
 from actgent.journal.records import (
     Accepted,
     Appended,
+    Changed,
     Delivered,
     Ended,
     Record,
@@ -79,8 +80,24 @@ class _Stored:
     def _decode(self) -> tuple[Record, ...]:
         if self.given and are_fixed(self.given):
             return tuple(self.given)
-        records = read_records(unsealed(self.row, self.identity))
+        records = self._with_given_values(read_records(unsealed(self.row, self.identity)))
         return tuple(resolve(records)) if any(map(refers, records)) else records
+
+    def _with_given_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Return records whose changes of the state have their values, which nobody changes, as they were given.
+
+        So a difference costs its readers no look into the journal.
+        """
+        if len(self.given) != len(records):
+            return records
+        return tuple(
+            [
+                attrs.evolve(record, changes={**record.changes, **given.changes}, patches={})
+                if type(record) is Changed and type(given) is Changed and record.patches
+                else record
+                for record, given in zip(records, self.given, strict=True)
+            ]
+        )
 
 
 def are_fixed(records: Iterable[Record]) -> bool:

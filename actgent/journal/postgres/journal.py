@@ -455,8 +455,8 @@ class PostgresJournal(GroupedJournal):
             head=head,
             identity=self.identity,
             after=after,
-            earlier=lambda first: self._some_rows(
-                connection, head.series, max(0, first - limit - 1), first - 1
+            earlier=lambda first, count: self._some_rows(
+                connection, head.series, max(0, first - count - 1), first - 1
             ),
         )
 

@@ -135,6 +135,8 @@ MIGRATIONS: Sequence[str] = (
     CREATE INDEX closed ON sessions (updated_minute) WHERE closed;
     DROP TABLE listing;
     """,
+    # The record of a change of the state has a further field, `patches`.
+    "SELECT 1",
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 

@@ -335,7 +335,9 @@ class SqliteFile:
                 head=head,
                 identity=self.identity,
                 after=after,
-                earlier=lambda first: self._some_rows(head.series, max(0, first - limit - 1), first - 1),
+                earlier=lambda first, count: self._some_rows(
+                    head.series, max(0, first - count - 1), first - 1
+                ),
             )
 
     def _some_rows(self, series: str, after: int, up_to: int = _ALL) -> list[Row]:

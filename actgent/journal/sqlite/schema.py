@@ -88,6 +88,8 @@ MIGRATIONS: Sequence[str] = (
     # The record of a begun turn has its time; results name
     # foreign exceptions, schedules the request that set them, and failures of messages have a record.
     "SELECT 1",
+    # The record of a change of the state has a further field, `patches`.
+    "SELECT 1",
 )
 """Migration n leads from schema version n to n + 1. An entry never changes after its release.
 

@@ -157,6 +157,14 @@ def _value(value: Any, redact: Redact) -> Any:
     return value
 
 
+def _patches(patches: Mapping[str, Any], redact: Redact) -> Mapping[str, Any]:
+    """Differences of the state with the texts in their values redacted; their paths are names of members."""
+    return {
+        key: [[operation[0], *_value(operation[1:], redact)] for operation in patch]
+        for key, patch in patches.items()
+    }
+
+
 def _json_text(data: str | None, redact: Redact) -> str | None:
     """JSON with the texts in it redacted."""
     return None if data is None else json.dumps(_value(json.loads(data), redact), ensure_ascii=False)
@@ -196,7 +204,7 @@ _CHANGES: Mapping[type, Callable[[Any, Redact], Any]] = {
     Accepted: _fields(message=_message, baggage=_value),
     Said: _said,
     Finished: _field("result", _result),
-    Changed: _field("changes", _value),
+    Changed: _fields(changes=_value, patches=_patches),
     ActionFailed: _field("error", _value),
     Answered: _field("text", _value),
     PersonAsked: _field("approval", _approval),

@@ -1,0 +1,265 @@
+"""Differences of plain data, and the changes of a session's state that are stored as differences."""
+
+import copy
+from functools import partial
+
+import apsw
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from actgent import BareAgent, ScriptedLLM, open_runtime
+from actgent.journal.records import Changed
+from actgent.journal.state_patches import MOST_PATCHES, StatePatcher, stored_records
+from actgent.state.reducers import append
+from actgent.support.patches import apply_difference, difference
+from actgent.support.wire import pack_plain
+
+LEAVES = (
+    st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.text(max_size=5) | st.binary(max_size=3)
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: (
+        st.lists(inner, max_size=6)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text("abc", max_size=2), inner, max_size=6)
+        | st.dictionaries(st.integers(0, 3), inner, max_size=3)
+    ),
+    max_leaves=25,
+)
+
+
+@st.composite
+def edited(draw, value, *, depth=0):
+    """A value that differs from another one in few places."""
+    if depth <= 3 and value and type(value) in (dict, list) and draw(st.integers(0, 4)):
+        return draw((edited_mapping if type(value) is dict else edited_list)(value, depth=depth))
+    return draw(VALUES)
+
+
+@st.composite
+def edited_mapping(draw, value, *, depth):
+    made, key = dict(value), draw(st.sampled_from(list(value)))
+    match draw(st.sampled_from(["in", "in", "delete", "add", "move"])):
+        case "in":
+            made[key] = draw(edited(value[key], depth=depth + 1))
+        case "delete":
+            del made[key]
+        case "add":
+            made[draw(st.text("abcd", max_size=3))] = draw(VALUES)
+        case "move":
+            made[key] = made.pop(key)
+    return made
+
+
+@st.composite
+def edited_list(draw, value, *, depth):
+    made, place = list(value), draw(st.integers(0, len(value) - 1))
+    match draw(st.sampled_from(["in", "in", "cut", "insert", "turn"])):
+        case "in":
+            made[place] = draw(edited(value[place], depth=depth + 1))
+        case "cut":
+            del made[place : place + draw(st.integers(1, 3))]
+        case "insert":
+            made[place:place] = draw(st.lists(VALUES, min_size=1, max_size=2))
+        case "turn":
+            made.reverse()
+    return made
+
+
+PAIRS = VALUES.flatmap(lambda old: st.tuples(st.just(old), edited(old)))
+
+
+@given(PAIRS)
+def test_a_difference_makes_exactly_the_new_value(pair):
+    """With the order of keys and the types of numbers; the old value stays as it was."""
+    old, new = pair
+    before = copy.deepcopy(old)
+    made = apply_difference(old, difference(old, new))
+    assert pack_plain(made) == pack_plain(new)
+    assert pack_plain(old) == pack_plain(before)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"a": 1}, {"a": True}, [[["a"], True]]),
+        ({"a": 1}, {"a": 1.0}, [[["a"], 1.0]]),
+        ([1], (1,), [[[], (1,)]]),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, [[[], {"b": 2, "a": 1}]]),
+        ({"a": 1, "b": 2}, {"b": 2}, [[["a"]]]),
+        ({"a": {"b": [1, 2, 3]}}, {"a": {"b": [1, 2, 3, 4]}}, [[["a", "b"], 3, 0, [4]]]),
+        ([1, 2, 3], [2, 3], [[[], 0, 1, []]]),
+        ({"a": [{"n": 1}, {"n": 2}]}, {"a": [{"n": 1}, {"n": 3}]}, [[["a", 1, "n"], 3]]),
+        ({"a": 1}, {"a": 1}, []),
+    ],
+    ids=lambda value: repr(value).replace(" ", ""),
+)
+def test_operations(old, new, expected):
+    """Their form is that of journals, so it stays."""
+    assert difference(old, new) == expected
+
+
+@pytest.mark.parametrize("patch", [[[["b", "c"], 1]], [[["a"], 0, 1, []]], [[["a", "b"], 1]], [[["b"]]]])
+def test_a_difference_of_another_value_is_refused(patch):
+    """A journal that holds it is damaged."""
+    with pytest.raises(LookupError):
+        apply_difference({"a": 1}, patch)
+
+
+def test_a_chain_of_differences_is_bounded():
+    """In number, and in bytes by the size of the value."""
+    patcher, value, written = StatePatcher(), {"n": 0, "text": "x" * 5000}, []
+    for number in range(MOST_PATCHES + 2):
+        new = {**value, "n": number}
+        record = patcher.patch(Changed(changes={"k": new}), {"k": value})
+        patcher.note(record)
+        written.append(bool(record.patches))
+        value = new
+    assert [place for place, is_patch in enumerate(written) if not is_patch] == [0, MOST_PATCHES + 1]
+    patcher, value, sizes = StatePatcher(), {str(n): "y" * 20 for n in range(20)}, []
+    for number in range(60):
+        new = {**value, str(number % 20): f"{number:020}"}
+        record = patcher.patch(Changed(changes={"k": new}), {"k": value})
+        patcher.note(record)
+        sizes.append(len(pack_plain(record.patches["k"])) if record.patches else 0)
+        value = new
+    wholes = [place for place, size in enumerate(sizes) if not size]
+    assert len(wholes) > 1
+    assert sum(sizes[: wholes[1]]) <= len(pack_plain(value))
+
+
+def test_a_change_that_was_not_written_is_nothing_to_refer_to():
+    """The next one has the whole value."""
+    patcher, value = StatePatcher(), {"text": "x" * 500}
+    patcher.patch(Changed(changes={"k": value}), {})
+    assert not patcher.patch(Changed(changes={"k": {**value, "n": 1}}), {"k": value}).patches
+
+
+# --- in a journal --------------------------------------------------------------------------
+
+KEYS = st.sampled_from(["a", "b"])
+LARGE = st.dictionaries(st.text("abc", min_size=1, max_size=2), VALUES, max_size=6).map(
+    lambda value: {"filler": "x" * 200, **value}
+)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["set", "edit", "edit", "edit", "append", "rollback"]), KEYS, st.data()),
+    min_size=3,
+    max_size=25,
+)
+
+
+async def _live(steps, url, *, restarts):
+    """Change the state of a session step by step; returns the states after each number of records, and all records."""
+    states, records = {}, ()
+    for begin in range(0, len(steps), restarts):
+        async with open_runtime(journal=url) as runtime:
+            agent = BareAgent("clerk", llm=ScriptedLLM([]), reducers={"grown": append})
+            await runtime.start(agent)
+            session = await agent.ensure_session("ada", "s")
+            if states:
+                assert pack_plain(dict(session.state)) == pack_plain(states[max(states)])
+            for kind, key, data in steps[begin : begin + restarts]:
+                _step(session.state, kind, key, data)
+                await session._here.log.flush()
+                head = await runtime.journal.head("clerk", "s")
+                states[head.records] = dict(session.state)
+            records = await runtime.journal.load("s", agent="clerk")
+            await _check_pages(runtime.journal, records)
+            for number, state in states.items():
+                found = await runtime.rebuild("s", agent="clerk", to=number)
+                assert pack_plain(dict(found.state)) == pack_plain(state)
+    return states
+
+
+def _step(state, kind, key, data):
+    match kind:
+        case "set":
+            state.dispatch((key, data.draw(LARGE)))
+        case "edit":
+            state.dispatch((key, data.draw(edited(state.get(key)))))
+        case "append":
+            state.dispatch([("grown", 1), (key, data.draw(edited(state.get(key))))])
+        case "rollback":
+            state.rollback(data.draw(st.integers(state.known[0], state.number)))
+
+
+async def _check_pages(journal, records):
+    """Each record is the same, wherever a reader begins."""
+    for after in range(len(records)):
+        (found,) = await journal.read("s", agent="clerk", after=after, limit=1)
+        assert repr(found) == repr(records[after])
+        assert not getattr(found, "patches", None)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STEPS, st.sampled_from([4, 100]))
+def test_each_state_comes_back_after_each_record(tmp_path_factory, steps, restarts):
+    """Values, their order and types, from the beginning, in pages, and over restarts."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('journal')}/agents.db"
+    trio.run(partial(_live, steps, url, restarts=restarts))
+
+
+async def test_a_journal_holds_differences(tmp_path):
+    """Of a large value that changes a little; readers of the feed and of observations get whole values."""
+    path = tmp_path / "agents.db"
+    value = {"log": [], "filler": {str(n): "x" * 100 for n in range(100)}}
+    async with open_runtime(journal=f"sqlite:///{path}") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.create_session("ada", session_id="s")
+        async with session.follow(after=0) as follower, session.observe(after=0) as observer:
+            for number in range(50):
+                value = {**value, "log": [*value["log"], number]}
+                session.state.dispatch(("db", value))
+                while getattr(record := (await follower.receive()).record, "changes", None) is None:
+                    pass
+                assert (record.changes, record.patches) == ({"db": value}, {})
+                assert (await observer.receive()).content == {"db": value}
+        late = await session.observations(after=40, types=["STATE_UPDATE"])
+        assert late[-1].content == {"db": value}
+    connection = apsw.Connection(str(path))
+    size = connection.execute("SELECT sum(length(body)) FROM steps").get
+    connection.close()
+    assert size < 2 * len(pack_plain(value))
+
+
+async def test_redacted_journals_hold_redacted_differences(tmp_path):
+    """Also texts in differences; after a restart the state is what the journal has."""
+    path = tmp_path / "agents.db"
+
+    def redact(text):
+        return text.replace("secret", "[cut]")
+
+    state = {"filler": "x" * 500, "names": ["secret 0"]}
+    async with open_runtime(journal=f"sqlite:///{path}", redact=redact) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.create_session("ada", session_id="s")
+        for number in range(1, 4):
+            session.state.dispatch(("db", state))
+            state = {**state, "names": [*state["names"], f"secret {number}"]}
+        session.state.dispatch(("db", state))
+    assert b"secret" not in path.read_bytes()
+    async with open_runtime(journal=f"sqlite:///{path}", redact=redact) as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.open_session("s")
+        assert session.state["db"]["names"] == [f"[cut] {number}" for number in range(4)]
+
+
+async def test_a_value_that_json_keys_or_large_integers_are_in_is_written_whole(tmp_path):
+    """What differences cannot say is stored as ever."""
+    values = [{"x" * 200: 2**70}, {"x" * 200: 2**71}, {1: "x" * 200, 2: 3}, {1: "x" * 200, 2: 4}]
+    async with open_runtime(journal=f"sqlite:///{tmp_path}/agents.db") as runtime:
+        agent = await runtime.start(BareAgent("clerk", llm=ScriptedLLM([])))
+        session = await agent.create_session("ada", session_id="s")
+        for value in values:
+            session.state.dispatch(("k", value))
+        await session._here.log.flush()
+        records = await runtime.journal.load("s", agent="clerk")
+    assert [record.changes["k"] for record in records if isinstance(record, Changed)] == values
+
+
+def test_records_without_differences_are_stored_as_they_are():
+    """No copy is made of them."""
+    records = (Changed(changes={"a": 1}),)
+    assert stored_records(records) is records
