@@ -8,7 +8,7 @@ from .judge import judged
 from .loading import case_from, load_cases, save_cases
 from .page import to_html
 from .report import Figures, Report
-from .simulated import SimulatedUser, Simulation
+from .simulated import SimulatedUser, Simulation, StopReason
 
 __all__ = [
     "Case",
@@ -17,6 +17,7 @@ __all__ = [
     "Report",
     "SimulatedUser",
     "Simulation",
+    "StopReason",
     "Trial",
     "calls",
     "calls_no_tool",

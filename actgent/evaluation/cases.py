@@ -91,6 +91,10 @@ def _tags(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _goal(user: "SimulatedUser | Callable[[Any], SimulatedUser] | None") -> str:
+    return user.goal if isinstance(user, SimulatedUser) else getattr(user, "__name__", "a user")
+
+
 @attrs.frozen(kw_only=True)
 class Case:
     """What is said to an agent, and what is checked of its answer.
@@ -104,8 +108,11 @@ class Case:
 
     input: tuple[str, ...] = attrs.field(default=(), converter=_inputs)
     """What is said, one after the other in one session; the last answer is checked."""
-    user: SimulatedUser | None = None
-    """Who goes on from there: a model that plays a person with a goal. Has to reach it, besides all other checks."""
+    user: "SimulatedUser | Callable[[Any], SimulatedUser] | None" = None
+    """Who goes on from there: a model that plays a person with a goal. Has to reach it, besides all other checks.
+
+    A function of the run's agent makes a user for each run, for example with tools that share a world with the agent's tools.
+    """
     name: str = ""
     """For the report; the beginning of the input without it."""
     expected: Any = None
@@ -136,5 +143,5 @@ class Case:
         """The name, or the beginning of the input."""
         if self.name or not (self.input or self.user):
             return self.name
-        words = " ".join((str(self.input[0]) if self.input else self.user.goal if self.user else "").split())
+        words = " ".join((str(self.input[0]) if self.input else _goal(self.user)).split())
         return words if len(words) <= 60 else f"{words[:57]}..."  # noqa: PLR2004 - fits a line

@@ -92,13 +92,16 @@ def checks_of(case: Case) -> tuple[Check, ...]:
     return (contains() if isinstance(case.expected, str) else equals(), *own)
 
 
+_STOPS = {"gave_up": "gave up", "transferred": "was transferred", "out_of_scope": "was asked out of scope"}
+
+
 def goal_reached(trial: Trial) -> CheckResult:
     """The case's user says that they have what they want."""
     told = trial.simulation
     if told is not None and told.achieved:
         return CheckResult("goal reached", 1.0, True)  # noqa: FBT003 - a field
     turns = 0 if told is None else told.turns
-    why = "gave up" if told is not None and told.gave_up else "had not reached it"
+    why = "had not reached it" if told is None else _STOPS.get(told.stop, "had not reached it")
     return CheckResult("goal reached", 0.0, False, f"the user {why} after {counted(turns, 'message')}")  # noqa: FBT003
 
 

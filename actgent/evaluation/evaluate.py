@@ -19,6 +19,7 @@ from .cases import Case, CheckResult, Trial
 from .checks import checks_of, result_of
 from .judge import Judge, criteria_of, make_judge
 from .report import Report
+from .simulated import SimulatedUser
 
 Variant = Agent[Any, Any] | Callable[[], Agent[Any, Any]]
 """An agent that all runs share, each with a session of its own, or a function that makes one for each run."""
@@ -179,7 +180,8 @@ async def _answered(agent: Agent, trial: Trial) -> Trial:
         for text in case.input:
             reply = await agent.run(text, session=session, timeout=case.timeout)
         if case.user is not None:
-            told = await case.user.talk_to(agent, session, timeout=case.timeout)
+            user = case.user if isinstance(case.user, SimulatedUser) else case.user(agent)
+            told = await user.talk_to(agent, session, timeout=case.timeout)
             reply = told.reply or reply
     except Exception as failed:  # noqa: BLE001 - a model of the user's own may raise anything
         error = _words(failed)

@@ -115,6 +115,9 @@ def _run(trial: Trial) -> Iterator[str]:
         yield _entry("answer", trial.text)
     if trial.calls:
         yield _entry("tools", "\n".join(f"{call.name}({call.arguments})" for call in trial.calls))
+    if (told := trial.simulation) is not None:
+        acts = [f"{call.name}({call.arguments})" for call in told.calls]
+        yield _entry("user", "\n".join([f"{told.stop} after {counted(told.turns, 'message')}", *acts]))
     for result in trial.results:
         said = "passed" if result.passed else "failed"
         reason = f": {result.reason}" if result.reason else ""

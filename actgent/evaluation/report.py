@@ -10,6 +10,7 @@ import attrs
 from actgent.messages import NO_USAGE, Usage
 
 from .cases import Case, Trial
+from .simulated import Simulation
 
 FORMAT = "actgent-evaluation 1"
 
@@ -123,4 +124,15 @@ def _plain(trial: Trial) -> dict[str, Any]:
         "calls": [{"name": call.name, "arguments": call.arguments} for call in trial.calls],
         "usage": attrs.asdict(trial.usage),
         "seconds": trial.seconds,
+        "simulation": None if trial.simulation is None else _of_simulation(trial.simulation),
+    }
+
+
+def _of_simulation(told: Simulation) -> dict[str, Any]:
+    """How the conversation with a simulated user ended, and what the user did."""
+    return {
+        "stop": told.stop,
+        "turns": told.turns,
+        "calls": [{"name": call.name, "arguments": call.arguments} for call in told.calls],
+        "usage": attrs.asdict(told.usage),
     }

@@ -14,7 +14,7 @@ from typing import Any
 from actgent.errors import ConfigurationError
 
 from .base import ToolContext
-from .outputs.results import result_text
+from .outputs.results import to_result_text
 
 YIELDS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 """A function whose code has none of these flags does not yield."""
@@ -86,5 +86,5 @@ async def last_of(values: AsyncGenerator[Any, None], context: ToolContext) -> An
     async with aclosing(values):
         async for last in values:
             if context.report is not None:
-                context.progress(text=result_text(last))
+                context.progress(text=to_result_text(last))
     return last

@@ -4,8 +4,17 @@ import json
 
 import pytest
 
-from actgent import BareAgent, ConfigurationError, ScriptedLLM
-from actgent.evaluation import Case, SimulatedUser, evaluate, goal_reached, load_cases
+from actgent import (
+    BareAgent,
+    ConfigurationError,
+    LimitReached,
+    Limits,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    tool,
+)
+from actgent.evaluation import Case, SimulatedUser, evaluate, goal_reached, load_cases, to_html
 
 
 def line(message="", **more):
@@ -89,3 +98,139 @@ def test_a_user_without_a_goal_is_refused():
         SimulatedUser(" ")
     with pytest.raises(ConfigurationError, match="at least 1"):
         SimulatedUser("x", max_turns=0)
+
+
+# --- users who act -------------------------------------------------------------------------
+
+
+class Phone:
+    """A phone and its line, which the user and the agent change from both sides."""
+
+    def __init__(self):
+        self.airplane_mode, self.is_blocked = True, True
+
+    @property
+    def tools(self):
+        """What the person can do who holds it."""
+        return [tool(effect="pure")(self.check_signal), tool(self.toggle_airplane_mode)]
+
+    def check_signal(self) -> str:
+        """Look at the bars."""
+        return "no signal" if self.airplane_mode or self.is_blocked else "four bars"
+
+    def toggle_airplane_mode(self) -> str:
+        """Switch it on or off."""
+        self.airplane_mode = not self.airplane_mode
+        return f"airplane mode is now {'on' if self.airplane_mode else 'off'}"
+
+
+class Support(BareAgent):
+    """An agent that can unblock the line of a phone, which it does not hold."""
+
+    def __init__(self, phone=None):
+        self.phone = phone or Phone()
+
+        @tool(effect="idempotent")
+        def unblock_line() -> str:
+            """Unblock."""
+            self.phone.is_blocked = False
+            return "unblocked"
+
+        answers = [ToolCall("unblock_line", {}), "Please switch airplane mode off.", "A signal now?", "Good."]
+        self.script = ScriptedLLM(answers)
+        super().__init__("support", llm=self.script, tools=[unblock_line])
+
+
+def make_support():
+    return Support()
+
+
+def owner_of_phone(phone, **options):
+    lines = [
+        ToolCall("check_signal", {}),
+        line("My phone has no signal."),
+        ToolCall("toggle_airplane_mode", {}),
+        line("It is off."),
+        ToolCall("check_signal", {}),
+        line("Four bars!", achieved=True),
+    ]
+    return SimulatedUser("a signal", llm=ScriptedLLM(lines), tools=phone.tools, **options)
+
+
+async def test_a_user_acts_between_messages():
+    """On their own side: the agent sees what they say, the model that plays them the results."""
+    agent = Support()
+    user = owner_of_phone(agent.phone)
+    async with agent:
+        session = await agent.create_session("ada")
+        told = await user.talk_to(agent, session)
+    assert (told.stop, told.turns) == ("achieved", 3)
+    assert [call.name for call in told.calls] == ["check_signal", "toggle_airplane_mode", "check_signal"]
+    results = [result.content for message in told.history for result in message.tool_results]
+    assert results == ["no signal", "airplane mode is now off", "four bars"]
+    assert not agent.phone.airplane_mode
+    heard = repr(agent.script.chats) + repr(session.history)
+    assert "It is off." in heard
+    assert not any(words in heard for words in ("check_signal", "four bars", "airplane mode is now off"))
+    assert [call.name for message in session.history for call in message.tool_calls] == ["unblock_line"]
+
+
+async def test_the_tools_of_a_user_get_deps():
+    """As those of an agent do."""
+
+    @tool
+    def look(context: ToolContext[dict]) -> str:
+        """Look."""
+        return context.deps["colour"]
+
+    lines = [ToolCall("look", {}), line("I see it.", achieved=True)]
+    user = SimulatedUser("x", llm=ScriptedLLM(lines), tools=[look], deps={"colour": "red"})
+    async with BareAgent("shop", llm=shop()) as agent:
+        told = await user.talk_to(agent)
+    assert [result.content for message in told.history for result in message.tool_results] == ["red"]
+
+
+async def test_what_a_user_may_do_is_bounded():
+    """By limits of their own."""
+    phone = Phone()
+    llm = ScriptedLLM(lambda _: ToolCall("toggle_airplane_mode", {}))
+    user = SimulatedUser("a signal", llm=llm, tools=phone.tools, limits=Limits(model_calls=4))
+    async with BareAgent("shop", llm=shop()) as agent:
+        with pytest.raises(LimitReached):
+            await user.talk_to(agent)
+
+
+STOPS = {
+    "achieved": ([line("Hi."), line("Bye.", achieved=True)], 2),
+    "gave_up": ([line("Hi."), line("Bye.", gives_up=True)], 1),
+    "transferred": ([line("Hi."), line("Bye.", transferred=True)], 1),
+    "out_of_scope": ([line("Hi."), line("", out_of_scope=True)], 1),
+    "limit": ([line("Hi.")] * 9, 3),
+    "silent": ([line("Hi."), line("")], 1),
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+async def test_reasons_to_stop(stop):
+    """Each is in the result of an evaluation, in its JSON and on its page."""
+    lines, turns = STOPS[stop]
+    report = await evaluate(
+        [Case(user=customer(*lines, max_turns=3))], {"shop": lambda: BareAgent("shop", llm=shop())}
+    )
+    (trial,) = report.trials
+    assert (trial.simulation.stop, trial.simulation.turns) == (stop, turns)
+    assert (trial.simulation.achieved, trial.simulation.gave_up) == (stop == "achieved", stop == "gave_up")
+    assert trial.passed == (stop == "achieved")
+    (plain,) = json.loads(report.to_json())["trials"]
+    assert (plain["simulation"]["stop"], plain["simulation"]["turns"]) == (stop, turns)
+    assert f"{stop} after {turns} message" in to_html(report)
+
+
+async def test_each_run_has_a_user_of_its_own():
+    """A function of the agent makes them, so that both sides share one world."""
+    case = Case(user=lambda agent: owner_of_phone(agent.phone), checks=[lambda trial: len(trial.calls) == 1])
+    report = await evaluate([case], {"support": make_support}, runs=3)
+    assert [trial.passed for trial in report.trials] == [True] * 3
+    (plain, *_) = json.loads(report.to_json())["trials"]
+    assert [call["name"] for call in plain["simulation"]["calls"]][1] == "toggle_airplane_mode"
+    assert case.title == "<lambda>"

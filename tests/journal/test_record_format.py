@@ -16,7 +16,7 @@ VERSIONS = (10, 17)
 REMEDY = """records have other tags or fields than the schema versions (SQLite, PostgreSQL) say.
 An older release would open a journal with them and fail at some of its sessions (5 of 9 in a trial).
 Append a migration to both lists, e.g. "SELECT 1" with a comment that names the change, and write here:
-DIGEST = "4f08104ba269913c"
+DIGEST = {digest!r}; VERSIONS = {versions}"""
 
 
 def describe(tags):

@@ -21,7 +21,7 @@ from actgent.runtime.delegation.giving import Delegation
 from actgent.sessions.context import SessionContext
 from actgent.state.store import Store
 from actgent.tools.base import Effect, Tool, ToolContext
-from actgent.tools.outputs.results import result_text, to_text
+from actgent.tools.outputs.results import to_result_text, to_text
 
 from .decisions import Go, decide_step
 from .graph import Graph, GraphStep
@@ -81,7 +81,7 @@ class RunSteps(Tool):
         )
         await run.all()
         answer = self._answer(run.results)
-        return run.summary() if answer is None else f"{run.summary()}{BEHIND}{result_text(answer)}"
+        return run.summary() if answer is None else f"{run.summary()}{BEHIND}{to_result_text(answer)}"
 
 
 @attrs.define(eq=False, kw_only=True)

@@ -22,7 +22,7 @@ from actgent.sessions.waiting.task_reports import with_shortfall
 from actgent.sessions.waiting.tasks import TASK_DEADLINE
 from actgent.tools.base import Effect, Tool, ToolContext
 from actgent.tools.generators import allowed_by, check_rule_function
-from actgent.tools.outputs.results import result_text
+from actgent.tools.outputs.results import to_result_text
 from actgent.tools.time_limits import TimeLimit, time_limits
 
 Run = Callable[..., Awaitable[Reply]]
@@ -129,7 +129,7 @@ class AgentTool(Tool):
             )
             value = reply.text if reply.data is None else reply.data
             context.origin = reply.origin
-            return with_shortfall(result_text(value), shortfall) if shortfall else value
+            return with_shortfall(to_result_text(value), shortfall) if shortfall else value
         opener = self._opener()
         key = f"{context.effect_key}/{opener.running.name}"
         session = _session_of(context)

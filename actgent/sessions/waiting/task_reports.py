@@ -6,7 +6,7 @@ from actgent.errors import kind_of
 from actgent.errors.wording import safe_words
 from actgent.journal.records import REFUSED, Accepted, Answered, Ended, Record
 from actgent.support.outside_text import fence
-from actgent.tools.outputs.results import result_text
+from actgent.tools.outputs.results import to_result_text
 
 from .tasks import Task
 
@@ -19,7 +19,7 @@ def outcome_of(task: Task, error: Exception | None, blame: str = "internal", *, 
         )
     reply = task.future.answer()
     try:
-        text = result_text(reply.text if reply.data is None else reply.data)
+        text = to_result_text(reply.text if reply.data is None else reply.data)
     except (TypeError, ValueError) as wrong:
         return Answered(message_id=task.message_id, text=safe_words(wrong), failed="internal")
     shortfall = task.future.options.protocol.shortfall(reply.message_type)

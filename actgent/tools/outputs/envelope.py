@@ -10,7 +10,7 @@ from actgent.support.foreign import failure_of, leaves
 from actgent.tools.base import Tool, ToolContext, WrappedTool
 
 from .media import has_media, media_and_rest
-from .results import describe, result_text, to_json_text, to_text
+from .results import describe, to_json_text, to_result_text, to_text
 
 
 class _WorthRepeating(ToolError):
@@ -31,7 +31,7 @@ class EnvelopedTool(WrappedTool):
         try:
             value = await self.inner.execute(arguments, context)
             if self.inner.process_output is not None and not has_media(value):
-                value = self.inner.process_output(result_text(value))
+                value = self.inner.process_output(to_result_text(value))
             return _succeeded(value)
         except AskPerson:
             raise  # a question, and no error
@@ -62,7 +62,7 @@ def _as_json(value: object) -> object:
     """
     if type(value) is types.CoroutineType:
         to_text(value)
-    return value if to_json_text(value) is not None else result_text(value)
+    return value if to_json_text(value) is not None else to_result_text(value)
 
 
 def _failed(error: Exception) -> dict[str, Any]:

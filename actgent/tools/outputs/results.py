@@ -194,7 +194,7 @@ def _json_text(value: object) -> str:
         return _carried(_encode(_text_keys(value)))
 
 
-def result_text(value: object) -> str:
+def to_result_text(value: object) -> str:
     """Return the text of a tool's result: as `to_text`, or `str(value)` if JSON cannot carry the value.
 
     If `str()` raises too, the text has the type of the value. So a tool that did its work never looks as if it had failed.
