@@ -1,6 +1,6 @@
 """`SimulatedUser`, a model that plays a customer with a goal, and talks to an agent until it has what it wants."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import attrs
@@ -15,6 +15,8 @@ from actgent.errors import ConfigurationError
 from actgent.llm.adapters import ModelLike
 from actgent.messages import NO_USAGE, Message, Reply, ToolCall, Usage
 from actgent.tools import Tool
+from actgent.tools.adapters import ToolShape
+from actgent.toolsets.toolset import Toolset
 
 _PROMPT = """\
 You play a person who talks to an assistant, as in a chat. You are not the assistant: never offer help, never answer for it.
@@ -89,7 +91,7 @@ class Simulation:
         return tuple(call for message in self.history for call in message.tool_calls)
 
 
-def _to_tools(tools: Iterable[Tool | Callable[..., Any]]) -> tuple[Tool | Callable[..., Any], ...]:
+def _to_tools(tools: Iterable[Tool | ToolShape | Toolset]) -> tuple[Tool | ToolShape | Toolset, ...]:
     return tuple(tools)
 
 
@@ -114,8 +116,8 @@ class SimulatedUser:
     """What they say first; empty leaves it to the model."""
     max_turns: int = attrs.field(default=10, kw_only=True)
     """Messages after which the conversation ends anyway."""
-    tools: tuple[Tool | Callable[..., Any], ...] = attrs.field(default=(), kw_only=True, converter=_to_tools)
-    """What the user can do, e.g. with a phone. Tools and functions, as for an agent."""
+    tools: tuple[Tool | ToolShape | Toolset, ...] = attrs.field(default=(), kw_only=True, converter=_to_tools)
+    """What the user can do, e.g. with a phone. Tools and toolsets, as `tools=` of an agent."""
     deps: Any = attrs.field(default=None, kw_only=True, repr=False)
     """What these tools work with, as `deps=` of an agent."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
