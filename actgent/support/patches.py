@@ -17,20 +17,43 @@ from .wire import pack_plain
 
 _BRANCHES = 16
 """Parts into which a sequence with a difference is divided to find the elements that differ."""
-_SET, _SPLICE = 2, 4
-"""Lengths of operations."""
+_SET = 2
+"""Length of an operation that sets a value."""
+MOST_OPERATIONS = 32
 
 
-def difference(old: Any, new: Any) -> list[list[Any]]:
+class _TooMany(Exception):
+    """There are more operations than are worth it."""
+
+
+class _Operations(list[list[Any]]):
+    """Operations, up to a number."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def append(self, operation: list[Any]) -> None:
+        if len(self) >= self._most:
+            raise _TooMany
+        super().append(operation)
+
+
+def difference(old: Any, new: Any, *, most: int = MOST_OPERATIONS) -> list[list[Any]]:
     """Return the operations that make `new` of `old`; an operation with an empty path replaces the whole value.
+
+    If it takes more than `most` operations, the whole value is replaced: what differs everywhere would take long to compare.
 
     Raises:
         TypeError, ValueError, OverflowError, RecursionError: A value is not plain data, is an integer beyond 64 bits, or is
             nested too deep.
     """
-    found: list[list[Any]] = []
-    _compare_unknown([], old, new, found)
-    return found
+    found = _Operations(most)
+    try:
+        _compare_unknown([], old, new, found)
+    except _TooMany:
+        return [[[], new]]
+    return list(found)
 
 
 def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
@@ -47,7 +70,7 @@ def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
     return value
 
 
-def _compare_unknown(path: list[Any], old: Any, new: Any, found: list[list[Any]]) -> None:
+def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
     """Add the operations for two values that may be equal."""
     if type(old) is type(new) and type(old) in (dict, list):  # they are compared part by part anyway
         _compare(path, old, new, found)
@@ -55,7 +78,7 @@ def _compare_unknown(path: list[Any], old: Any, new: Any, found: list[list[Any]]
         found.append([path, new])
 
 
-def _compare(path: list[Any], old: Any, new: Any, found: list[list[Any]]) -> None:
+def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
     """Add the operations for two values that differ, or are mappings or lists."""
     if type(old) is type(new) is dict and _compare_mappings(path, old, new, found):
         return
@@ -65,16 +88,16 @@ def _compare(path: list[Any], old: Any, new: Any, found: list[list[Any]]) -> Non
         found.append([path, new])
 
 
-def _compare_mappings(
-    path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: list[list[Any]]
-) -> bool:
+def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: _Operations) -> bool:
     """Add the operations for a mapping; return False if it has to be replaced as a whole."""
     if not (_has_text_keys(old) and _has_text_keys(new)):
         return False
     kept, names = [key for key in old if key in new], list(new)
     if names[: len(kept)] != kept:  # the order of the keys differs
         return False
-    found += [[[*path, key]] for key in old if key not in new]
+    for key in old:
+        if key not in new:
+            found.append([[*path, key]])
     if not path:  # packing the whole state once more would cost as much as all the rest
         for key in kept:
             _compare_unknown([key], old[key], new[key], found)
@@ -82,7 +105,8 @@ def _compare_mappings(
         for place in _differing([old[key] for key in kept], [new[key] for key in kept]):
             key = kept[place]
             _compare([*path, key], old[key], new[key], found)
-    found += [[[*path, key], new[key]] for key in names[len(kept) :]]
+    for key in names[len(kept) :]:
+        found.append([[*path, key], new[key]])
     return True
 
 
@@ -90,7 +114,7 @@ def _has_text_keys(value: dict[Any, Any]) -> bool:
     return all(type(key) is str for key in value)
 
 
-def _compare_lists(path: list[Any], old: list[Any], new: list[Any], found: list[list[Any]]) -> None:
+def _compare_lists(path: list[Any], old: list[Any], new: list[Any], found: _Operations) -> None:
     if len(old) == len(new):
         for place in _differing(old, new):
             _compare([*path, place], old[place], new[place], found)

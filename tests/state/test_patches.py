@@ -263,3 +263,12 @@ def test_records_without_differences_are_stored_as_they_are():
     """No copy is made of them."""
     records = (Changed(changes={"a": 1}),)
     assert stored_records(records) is records
+
+
+def test_a_value_that_differs_in_many_places_is_replaced():
+    """Comparing it would take longer than writing it."""
+    old = {str(number): [number] for number in range(500)}
+    new = {key: [-value[0]] for key, value in old.items()}
+    assert difference(old, new) == [[[], new]]
+    assert len(difference(old, {**old, "7": [8]})) == 1
+    assert apply_difference(old, difference(old, new, most=1000)) == new
