@@ -1,0 +1,64 @@
+"""What the benchmarks on public material have in common: where material comes from, and tables of results."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+Progress = Callable[[str], None]
+"""Takes one line of text about what is done now."""
+
+
+class MaterialMissing(Exception):
+    """A file of the material is missing, or the material is not of the version that the benchmark reads."""
+
+
+@attrs.frozen(kw_only=True)
+class Source:
+    """Files that a benchmark reads, and where they come from."""
+
+    title: str
+    """Name and version of the material."""
+    files: tuple[str, ...]
+    """Paths or glob patterns below the folder of the benchmark; each of them has to match a file."""
+    origin: str
+    """Where the files come from: a command, or a public address."""
+    licence: str
+    """Licence of the material, and what it allows here."""
+
+    def missing(self, folder: Path) -> list[str]:
+        """Return the patterns of `files` that match nothing below the folder."""
+        return [pattern for pattern in self.files if next(folder.glob(pattern), None) is None]
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """Results of a benchmark, as text; rendered in the terminal and in docs/benchmarks.md."""
+
+    title: str
+    """One line above the table."""
+    heads: tuple[str, ...]
+    """Column heads. The first column is aligned to the left, all others to the right."""
+    rows: tuple[tuple[str, ...], ...]
+    """Cells; each row has one cell per head."""
+    note: str = ""
+    """Sentences below the table; empty if there is nothing to explain."""
+    failures: tuple[str, ...] = ()
+    """Bars that were missed, one sentence each; the command then exits with 1."""
+
+    def __attrs_post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.heads):
+                raise ValueError(f"{self.title}: the row {row} has {len(row)} cells, not {len(self.heads)}")
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, with the title above and the note below."""
+        lines = [f"**{self.title}**", "", _row(self.heads), "|---|" + "---:|" * (len(self.heads) - 1)]
+        lines += [_row(row) for row in self.rows]
+        if self.note:
+            lines += ["", *self.note.splitlines()]
+        return "\n".join(lines)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
