@@ -5,7 +5,9 @@ Whether a value fits is quick to tell, and why it does not is dear: the library 
 first is, from a second validator in which a branch only says that it does not fit.
 """
 
+import copy
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Never
@@ -37,6 +39,12 @@ _MAX_ERRORS = 5_000
 """That may be built at once, at 30 µs each."""
 _MAX_ERROR_CHARACTERS = 2_000_000
 """Of the schema that may be copied into errors: each has the whole of the `enum` or the `not` that it is of."""
+_MAX_CACHED_SCHEMAS = 512
+_MAX_CACHED_CHARACTERS = 10_000
+"""Length of the JSON text of a schema that is kept for equal ones."""
+_compiled_schemas: "dict[str, CheckedSchema]" = {}
+"""Compiled schemas by their JSON text, the oldest first."""
+_lock = threading.Lock()
 _SEARCHED_CHARACTERS = 4_000
 _SHOWN_ERRORS = 5
 _SHOWN_CHARACTERS = 300
@@ -61,7 +69,7 @@ def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
     if is_deep(schema):
         raise ConfigurationError(f"the JSON Schema of {owner} is nested deeper than {MAX_LEVELS} levels")
     try:
-        return _checked(schema)
+        return _cached(schema)
     except jsonschema_rs.ValidationError as error:
         message = error.message[:_SHOWN_CHARACTERS]
         raise ConfigurationError(f"the JSON Schema of {owner} is not usable: {message}") from None
@@ -71,6 +79,28 @@ def compile_schema(schema: Mapping[str, Any], *, owner: str) -> "CheckedSchema":
         raise ConfigurationError(
             f"the JSON Schema of {owner} has branches in branches, too many to be tried: give it fewer"
         ) from None
+
+
+def _cached(schema: Mapping[str, Any]) -> "CheckedSchema":
+    """Return the compiled schema of an equal schema, or compile it.
+
+    Compiling takes 1 to 2 ms. Programs make the same tools again for each customer or session, e.g. of bound methods.
+    """
+    try:
+        key = json.dumps(schema)
+    except (TypeError, ValueError, RecursionError):
+        return _checked(schema)
+    if len(key) > _MAX_CACHED_CHARACTERS:
+        return _checked(schema)
+    with _lock:
+        found = _compiled_schemas.get(key)
+    if found is None:
+        found = _checked(copy.deepcopy(schema))  # the program may change its own later
+        with _lock:
+            if len(_compiled_schemas) >= _MAX_CACHED_SCHEMAS:
+                _compiled_schemas.pop(next(iter(_compiled_schemas)))
+            _compiled_schemas[key] = found
+    return found
 
 
 def plain_form(form: Mapping[str, Any] | None, *, owner: str) -> dict[str, Any] | None:

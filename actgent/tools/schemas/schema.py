@@ -4,7 +4,9 @@ msgspec knows most types and reads them strictly. It builds attrs classes withou
 each attrs class and dataclass is read as a struct of the same fields first, and then built by its own `__init__`.
 """
 
+import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -257,7 +259,12 @@ def _with_default(annotation: Any, default: object) -> Any:
 
 def docstring_of(target: object) -> Docstring:
     """Google, NumPy and reST style are told apart by the parser; what none of them can read is all description."""
-    text = inspect.getdoc(target) or ""
+    return _parse_docstring(inspect.getdoc(target) or "")
+
+
+@functools.lru_cache(maxsize=256)
+def _parse_docstring(text: str) -> Docstring:
+    """Parse a docstring. A tool parses its docstring twice, and an object made per session parses those of its methods."""
     try:
         return docstring_parser.parse(text)
     except (docstring_parser.ParseError, LookupError, ValueError):  # it trips over some texts
@@ -455,6 +462,10 @@ def _schema(annotation: Any) -> dict[str, Any]:
 
 # --- signatures --------------------------------------------------------------------------
 
+_BUILT_IN_TYPES = (Any, str, int, float, bool, None, type(None), list, dict)
+_BUILT_IN_ORIGINS = (list, dict, Union, types.UnionType)
+_PLAIN_DEFAULTS = (str, int, float, bool, type(None))
+
 
 def compile_signature(
     function: Callable[..., Any],
@@ -472,11 +483,48 @@ def compile_signature(
     Raises:
         ConfigurationError: a parameter that JSON cannot fill; the text names it.
     """
-    fields = [
+    fields = tuple(
         _parameter(parameter, hints, label)
         for parameter in _signature(function, label).parameters.values()
         if parameter.name not in leave_out
-    ]
+    )
+    if not all(map(_is_cacheable, fields)):
+        return _compile_fields(fields, label, texts)
+    described = tuple((field.name, texts.get(field.name)) for field in fields)
+    try:
+        compiled = _compile_plain_fields(fields, tuple(type(field.default) for field in fields), described)
+    except ConfigurationError:
+        return _compile_fields(fields, label, texts)  # for an error that names the function
+    return attrs.evolve(compiled, schema=copy.deepcopy(compiled.schema))
+
+
+@functools.lru_cache(maxsize=512)
+def _compile_plain_fields(
+    fields: tuple[_Field, ...],
+    default_types: tuple[type, ...],  # noqa: ARG001 - a part of the key: 1, 1.0 and True are equal
+    texts: tuple[tuple[str, str | None], ...],
+) -> CompiledType:
+    """Compile parameters of built-in types once. Programs make tools of the same methods for each customer or session."""
+    return _compile_fields(fields, "", {name: text for name, text in texts if text is not None})
+
+
+def _is_cacheable(field: _Field) -> bool:
+    """Return True if equal fields have equal schemas: built-in types, and a default that can be hashed.
+
+    A class is not cacheable, because its own annotations may be resolved anew.
+    """
+    return _is_built_in(field.type) and (field.default is _EMPTY or type(field.default) in _PLAIN_DEFAULTS)
+
+
+def _is_built_in(annotation: Any) -> bool:
+    if annotation in _BUILT_IN_TYPES:
+        return True
+    if get_origin(annotation) is Literal:
+        return all(type(value) in _PLAIN_DEFAULTS for value in get_args(annotation))
+    return get_origin(annotation) in _BUILT_IN_ORIGINS and all(map(_is_built_in, get_args(annotation)))
+
+
+def _compile_fields(fields: Collection[_Field], label: str, texts: Mapping[str, str]) -> CompiledType:
     rewriter = _Rewriter()
     annotations = {field.name: _argument(rewriter, field, label, texts) for field in fields}
     rewritten = _typed_dict("Arguments", annotations)
