@@ -23,7 +23,7 @@ SOAKED := tests/journal tests/mutation \
 # What `make check` runs, two at a time and the longest first. Each version of Python has its own cache of types.
 CHECKS := check-types check-types-3.12 check-types-3.13 check-async check-layers check-lint check-format
 
-.PHONY: help demo test matrix lock soak check docs format bench clean $(CHECKS)
+.PHONY: help demo test matrix lock soak check docs format bench material clean $(CHECKS)
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -88,6 +88,9 @@ bench: $(INSTALLED) ## speed and memory against bare trio; ARGS="--only W2 --rou
 	$(BIN)/python tests/bench/transport.py
 	$(BIN)/python tests/bench/clustered.py
 	$(BIN)/python tests/bench $(ARGS)
+
+material: $(INSTALLED) ## benchmarks on public material in a folder of yours; fetches nothing; MATERIAL=/folder ARGS="--only bfcl --quick --write-docs"
+	$(BIN)/python -m tests.material $(MATERIAL) $(ARGS)
 
 clean: ## remove the environment and all caches
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache *.egg-info build

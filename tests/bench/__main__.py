@@ -36,7 +36,7 @@ def main() -> int:
     if options.json:
         Path(options.json).write_text(json.dumps(results.as_json(), indent=2) + "\n", encoding="utf-8")
     if options.write_docs:
-        write_docs(results, HERE.parents[1] / "docs" / "benchmarks.md")
+        write_docs(results)
     return 0 if passed else 1
 
 

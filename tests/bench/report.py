@@ -9,13 +9,13 @@ from pathlib import Path
 
 import attrs
 from measure import REFERENCE_S, Figures
+from page import PAGE, write_part
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from workloads import Bar, Workload
 
 CHART_WIDTH = 40
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 @attrs.define
@@ -154,12 +154,9 @@ def _line(label: str, share: float) -> str:
     )
 
 
-def write_docs(results: Results, page: Path) -> None:
-    """Renew what stands between the two marks of the page."""
-    text = page.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    page.write_text(f"{head}{BEGIN}\n{_markdown(results)}\n{END}{tail}", encoding="utf-8")
+def write_docs(results: Results, page: Path = PAGE) -> None:
+    """Replace the figures on a page, by default docs/benchmarks.md."""
+    write_part("figures", _markdown(results), page)
 
 
 def _markdown(results: Results) -> str:

@@ -97,7 +97,7 @@ def test_the_docs_page_is_renewed_between_its_marks(tmp_path):
     """Only what stands between the marks changes, and twice gives the same page."""
     report, (results, _) = load("report"), finished(floor=[10], framework=[25])
     page = tmp_path / "page.md"
-    page.write_text(f"head\n{report.BEGIN}\nold\n{report.END}\ntail\n", encoding="utf-8")
+    page.write_text("head\n<!-- figures: begin -->\nold\n<!-- figures: end -->\ntail\n", encoding="utf-8")
     report.write_docs(results, page)
     once = page.read_text(encoding="utf-8")
     report.write_docs(results, page)
