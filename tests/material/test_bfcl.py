@@ -85,7 +85,7 @@ def material(tmp_path):
         }
         file = f"BFCL_v4_multi_turn_{kind}.json"
         texts[package / "data" / file] = json.dumps(question)
-        texts[package / "data" / "possible_answer" / name] = json.dumps({"id": name, "ground_truth": TRUTH})
+        texts[package / "data" / "possible_answer" / file] = json.dumps({"id": name, "ground_truth": TRUTH})
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
