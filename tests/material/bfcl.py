@@ -72,6 +72,8 @@ PROCESSES = 2
 """Processes that run at the same time in the second part."""
 QUICK = 40
 """Every how many-th conversation a quick run takes."""
+SESSION = "talk"
+"""Id of the only session of each agent."""
 CPU_BAR_MS = 20
 JOURNAL_BAR_KB = 10
 LIFE_TIMEOUT_S = 600
@@ -225,15 +227,15 @@ def true_model(
 
 def make_agent(conversation: Conversation, tools: Sequence[Tool], model: ScriptedLLM) -> BareAgent:
     """Return the agent of one conversation."""
-    return BareAgent(conversation.id, llm=model, tools=tools, limits=Limits(model_calls=MODEL_CALLS))
+    return BareAgent(conversation.id.removeprefix("multi_turn_"), llm=model, tools=tools, limits=Limits(model_calls=MODEL_CALLS))
 
 
 async def converse(conversation: Conversation, agent: BareAgent) -> Session:
     """Say everything that the user says, turn by turn, and return the session."""
-    session = await agent.ensure_session("ada", conversation.id)
+    session = await agent.ensure_session("ada", SESSION)
     for number, text in enumerate(conversation.texts):
         with suppress(AlreadyAnswered):  # by an earlier process
-            await agent.run(text, session=session, message_id=f"{conversation.id}/{number}")
+            await agent.run(text, session=session, message_id=f"m{number}")
     return session
 
 
@@ -288,7 +290,7 @@ async def measure(material: Material, conversations: Sequence[Conversation], pro
                     with suppress(ActgentError):
                         await converse(conversation, agent)
                     results[conversation.id] = tool_results(
-                        await agent.ensure_session("ada", conversation.id)
+                        await agent.ensure_session("ada", SESSION)
                     )
                     runtime.stop(agent.name)
                     progress(f"conversation {len(results)} of {len(conversations)}")

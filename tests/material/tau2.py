@@ -224,6 +224,8 @@ def acting_model(groups: Sequence[Sequence[Action]], say: Callable[[int], str]) 
 
     def answer(chat: Chat) -> Any:
         roles = [message.role for message in chat.messages][::-1]
+        if roles[0] == "user" and roles[1:2] in (["user"], ["tool"]):
+            del roles[0]  # the form of the answer, at the end of each request of the user's model
         turn, made = roles.count("user") - 1, roles[: roles.index("user")].count("tool")
         actions = groups[turn] if turn < len(groups) else ()
         if made == len(actions):
