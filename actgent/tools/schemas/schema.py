@@ -491,21 +491,16 @@ def compile_signature(
     if not all(map(_is_cacheable, fields)):
         return _compile_fields(fields, label, texts)
     described = tuple((field.name, texts.get(field.name)) for field in fields)
-    try:
-        compiled = _compile_plain_fields(fields, tuple(type(field.default) for field in fields), described)
-    except ConfigurationError:
-        return _compile_fields(fields, label, texts)  # for an error that names the function
+    compiled = _compile_plain_fields(fields, label, described)
     return attrs.evolve(compiled, schema=copy.deepcopy(compiled.schema))
 
 
 @functools.lru_cache(maxsize=512)
 def _compile_plain_fields(
-    fields: tuple[_Field, ...],
-    default_types: tuple[type, ...],  # noqa: ARG001 - a part of the key: 1, 1.0 and True are equal
-    texts: tuple[tuple[str, str | None], ...],
+    fields: tuple[_Field, ...], label: str, texts: tuple[tuple[str, str | None], ...]
 ) -> CompiledType:
     """Compile parameters of built-in types once. Programs make tools of the same methods for each customer or session."""
-    return _compile_fields(fields, "", {name: text for name, text in texts if text is not None})
+    return _compile_fields(fields, label, {name: text for name, text in texts if text is not None})
 
 
 def _is_cacheable(field: _Field) -> bool:
