@@ -29,7 +29,6 @@ from .operations import (
     SetMark,
     Together,
 )
-from .ranking import fuse, weighed, worth
 from .scope import Scope, check_owner
 from .store import Found, MemoryStore
 from .unit import (
@@ -38,7 +37,6 @@ from .unit import (
     MemoryFilter,
     MemoryUnit,
     Recalled,
-    Source,
     check_metadata,
     checked_id,
     checked_importance,
@@ -51,8 +49,6 @@ from .words import searched_words
 
 T = TypeVar("T")
 
-LEAST_POOL = 50
-"""How many each way of searching finds at least, before they are ranked together."""
 EMBEDDED = 100
 """Texts that `reindex` has embedded at a time."""
 
@@ -107,7 +103,6 @@ class Memories(LastingMemories):
         _check_options(embed, capacity, half_life)
         self.url = url
         self._embedder = Embedder(embed, url)
-        self._half_life = half_life
         self._now = now
         opening = open_store(url, has_vectors=embed is not None, capacity=capacity, half_life=half_life)
         self._store = StoreAccess(repr(self), opening, is_alone=url.startswith("memory:"))
@@ -270,7 +265,8 @@ class Memories(LastingMemories):
         """Find what is remembered by words or meaning, best first; without a word in `query` what is worth the most.
 
         Only what is valid `at` that time, by default now, and was not replaced. The words of a query are words: none of
-        them is an operator. What is found by words and what is found by vectors is ranked together.
+        them is an operator. The scores by words and by vectors are added. A part of a score goes to the memories before
+        and after it in the same session. Importance and age decide between equal scores; equal texts are returned once.
 
         Raises:
             ConfigurationError: the limit is below 1, or the vectors are of another length than those that are there.
@@ -287,26 +283,13 @@ class Memories(LastingMemories):
             vector=vector,
             wanted=wanted,
             at=self._now() if at is None else at,
-            pool=max(LEAST_POOL, limit),
+            limit=limit,
         )
-        lists, found = await self._store.read(MemoryStore.search, search)
-        best = self._ranked(lists, found, limit)
-        await self._store.note_uses([each.number for each, _ in best], at=self._now())
-        return [recalled for _, recalled in best if list(scope.check([recalled.memory]))]
-
-    def _ranked(
-        self, lists: Mapping[str, Sequence[int]], found: Sequence[Found], limit: int
-    ) -> list[tuple[Found, Recalled]]:
-        scores, newest = fuse(lists), max((each.memory.last_used for each in found), default=0.0)
-        best = []
-        for each in found:
-            memory = each.memory
-            score, found_by = scores[each.number]
-            value = worth(memory.importance, memory.last_used, newest=newest, half_life=self._half_life)
-            recalled = Recalled(memory, weighed(score, value), cast(tuple[Source, ...], found_by))
-            best.append((each, recalled))
-        best.sort(key=lambda pair: (-pair[1].score, -pair[0].number))
-        return best[:limit]
+        best = await self._store.read(MemoryStore.search, search)
+        await self._store.note_uses([number for number, _ in best], at=self._now())
+        for _ in scope.check(recalled.memory for _, recalled in best):
+            pass
+        return [recalled for _, recalled in best]
 
     async def get(self, memory_id: str, *, owner: Sender | str) -> MemoryUnit:
         """One memory, of now or of history.

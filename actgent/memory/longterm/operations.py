@@ -116,5 +116,5 @@ class Search:
     wanted: MemoryFilter
     at: float
     """Unix time at which a memory has to be valid."""
-    pool: int
-    """How many each way of searching may find."""
+    limit: int
+    """How many memories to return at most."""

@@ -1,12 +1,6 @@
-"""Memories in a schema of PostgreSQL: words by its full text search, vectors by the extension pgvector.
-
-Each memory's text vector has its owner as a word of its own, so that the index finds the memories of one owner and no others.
-Of a question's words those are looked for first that the statistics of the table do not know as common. Needs the extra
-`postgres`.
-"""
+"""Memories in a schema of PostgreSQL, with vectors by the extension pgvector. Needs the extra `postgres`."""
 
 import contextlib
-import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,39 +12,33 @@ import psycopg.sql
 from actgent.errors import ConfigurationError, MemoriesFailed
 from actgent.support.postgres_address import connection_failure, split_schema
 
-from .operations import Operation, Search
-from .ranking import check_dimensions, telling
-from .scope import owner_key, owner_word
-from .store import TABLES, MemoryStore, Row
-from .unit import MemoryUnit
-from .words import spaced
+from .operations import Operation, Put, Replace, Together
+from .ranking import check_dimensions
+from .scope import Scope
+from .store import TABLES, UPGRADE, MemoryStore, Row
+from .word_index import TABLE
 
-VERSION = 1
-SHARED = "@shared"
-"""The word of memories that everybody is shown; no word of a text begins so."""
+VERSION = 2
 CONNECT = 10
 """Seconds for a connection."""
 STATEMENT = 30_000
 """Milliseconds for a statement."""
-LOOKED = 60.0
-"""Seconds for which the statistics of words are taken to hold."""
 LEAST_ANALYZED = 1_000
 """Memories that are written before the server makes its statistics for us, and again when there are twice as many."""
 FLOAT = 4
 """Bytes of a number of a vector."""
 
-_INDEXES = """
-    ALTER TABLE memories ADD COLUMN words tsvector;
-    CREATE INDEX by_words ON memories USING gin (words) WITH (fastupdate = off) WHERE words IS NOT NULL;
+_TERMS = TABLE.format(integer="bigint") + ";"
+_VECTORS = """
     CREATE TABLE versions (version integer NOT NULL);
     CREATE TABLE vectors (number bigint PRIMARY KEY, owner text NOT NULL, is_shared integer NOT NULL, vector {vector});
     CREATE INDEX vectors_by_owner ON vectors (owner);
 """
+_DROP_VERSION_1 = """
+    DROP INDEX by_words;
+    ALTER TABLE memories DROP COLUMN words;
+"""
 _OPTIONS = f"-c statement_timeout={STATEMENT} -c client_min_messages=warning"
-_COMMON = (
-    "SELECT unnest(most_common_elems::text::text[]), unnest(most_common_elem_freqs[:array_length(most_common_elems::text::text[], 1)]) "
-    "FROM pg_stats WHERE schemaname = current_schema() AND tablename = 'memories' AND attname = 'words'"
-)
 
 
 class PostgresStore(MemoryStore):
@@ -67,10 +55,6 @@ class PostgresStore(MemoryStore):
         super().__init__(capacity=capacity, half_life=half_life)
         self._address, self._schema = split_schema(url, default="actgent_memories", owner="the memories")
         self._has_vectors = has_vectors
-        self._common: dict[str, float] = {}
-        """Shares of memories that have a word, of common ones."""
-        self._rows = 0.0
-        self._looked_at = -LOOKED
         self._analyzed = self._indexed = 0
         """How many memories were written before the server made its statistics for us, and since."""
         self._is_writing = False
@@ -81,6 +65,7 @@ class PostgresStore(MemoryStore):
             db = psycopg.connect(self._address, autocommit=True, connect_timeout=CONNECT, options=_OPTIONS)
         except psycopg.Error as error:
             raise _ours(error) from error
+        self._db = db
         try:
             with db.transaction():
                 self._prepare(db)
@@ -106,6 +91,10 @@ class PostgresStore(MemoryStore):
         found = db.execute("SELECT version FROM versions").fetchone()
         if found is None or found[0] > VERSION:
             raise ConfigurationError("a newer actgent wrote these memories: install that one")
+        if found[0] < VERSION:
+            db.execute((UPGRADE.format(integer="bigint") + _DROP_VERSION_1 + _TERMS).encode())
+            self.index_all()
+            db.execute("UPDATE versions SET version = %s", (VERSION,))
 
     def _create(self, db: "psycopg.Connection[Any]", vector: str) -> None:
         tables = TABLES.format(
@@ -114,7 +103,7 @@ class PostgresStore(MemoryStore):
             real="double precision",
         )
         db.execute(tables.encode())
-        db.execute(_INDEXES.format(vector=vector).encode())
+        db.execute((_TERMS + _VECTORS.format(vector=vector)).encode())
         db.execute("INSERT INTO versions VALUES (%s)", (VERSION,))
 
     def _widen(self, db: "psycopg.Connection[Any]") -> None:
@@ -176,68 +165,12 @@ class PostgresStore(MemoryStore):
 
     def apply(self, operations: Sequence[Operation]) -> list[object]:
         results = super().apply(operations)
+        self._indexed += sum(map(_count_written, operations))
         if self._indexed > max(LEAST_ANALYZED, self._analyzed):
             self._analyzed, self._indexed = self._analyzed + self._indexed, 0
             with contextlib.suppress(MemoriesFailed):  # what was written stays; searches take longer
-                self.run("ANALYZE memories")
+                self.run("ANALYZE memories, terms")
         return results
-
-    # --- words ---------------------------------------------------------------------------
-
-    def insert(self, names: Sequence[str], values: Sequence[object], memory: MemoryUnit) -> int:
-        whose = [owner_word(owner_key(memory.owner), "@"), *([SHARED] if memory.is_shared else [])]
-        rows = self.run(
-            f"INSERT INTO memories ({', '.join(names)}, words) VALUES ({', '.join('?' * len(names))}, "  # noqa: S608
-            "to_tsvector('english', ?) || array_to_tsvector(?::text[])) RETURNING number",
-            (*values, spaced(memory.text), whose),
-        )
-        self._indexed += 1
-        return int(rows[0][0])
-
-    def unindex(self, numbers: Sequence[int]) -> None:
-        self.run("UPDATE memories SET words = NULL WHERE number = ANY(?)", (list(numbers),))
-        self.run("DELETE FROM vectors WHERE number = ANY(?)", (list(numbers),))
-
-    def find_words(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        whose = [owner_word(search.scope.key, "@"), *([SHARED] if search.scope.with_shared else [])]
-        asked = self._telling(search.words, whose)
-        if not asked:
-            return []
-        query, scope = (" | ".join(f"'{lexeme}'" for lexeme in some) for some in (asked, whose))
-        rows = self.run(
-            "SELECT m.number FROM memories AS m "  # noqa: S608 - conditions of our own
-            f"WHERE m.words @@ (?::tsquery && ?::tsquery) AND {condition} "
-            "ORDER BY ts_rank(m.words, ?::tsquery, 1) DESC, m.number DESC LIMIT ?",
-            (query, scope, *values, query, search.pool),
-        )
-        return [number for (number,) in rows]
-
-    def _telling(self, words: Sequence[str], whose: Sequence[str]) -> list[str]:
-        """The lexemes of the words that tell memories of these owners from one another."""
-        rows = self.run(
-            "SELECT DISTINCT unnest(tsvector_to_array(to_tsvector('english', word))) FROM unnest(?::text[]) AS word",
-            (list(words),),
-        )
-        self._look()
-        least = min(self._common.values(), default=0.0)
-        counts = {
-            lexeme: self._common.get(lexeme, least) * self._rows
-            for (lexeme,) in rows
-            if "'" not in lexeme and "\\" not in lexeme
-        }
-        share = min(1.0, sum(self._common.get(each, least) for each in whose)) if self._common else 1.0
-        return telling(counts, share=share)
-
-    def _look(self) -> None:
-        """Learn from the server which words are common, once in a while."""
-        now = time.monotonic()
-        if now - self._looked_at < LOOKED:
-            return
-        self._looked_at = now
-        self._common = dict(self.run(_COMMON))
-        self._rows = max(
-            0.0, self.run("SELECT reltuples FROM pg_class WHERE oid = 'memories'::regclass")[0][0]
-        )
 
     # --- vectors -------------------------------------------------------------------------
 
@@ -249,22 +182,29 @@ class PostgresStore(MemoryStore):
                 (_shown(vector), number),
             )
 
-    def find_near(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        whose = "(v.owner = ? OR v.is_shared = 1)" if search.scope.with_shared else "v.owner = ?"
+    def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
+        whose = "(v.owner = ? OR v.is_shared = 1)" if scope.with_shared else "v.owner = ?"
         rows = self.run(
             f"SELECT vector_dims(v.vector) FROM vectors AS v WHERE {whose} LIMIT 1",  # noqa: S608
-            (search.scope.key,),
+            (scope.key,),
         )
         if not rows:
-            return []
-        vector = search.vector or b""
+            return {}
         check_dimensions(rows[0][0], len(vector) // FLOAT)
+        asked = _shown(vector)
+        cosine = "SELECT v.number, 1 - (v.vector <=> ?::vector) FROM vectors AS v"
         rows = self.run(
-            "SELECT m.number FROM vectors AS v JOIN memories AS m ON m.number = v.number "  # noqa: S608
-            f"WHERE {whose} AND {condition} ORDER BY v.vector <=> ?::vector, m.number LIMIT ?",
-            (search.scope.key, *values, _shown(vector), search.pool),
+            f"({cosine} WHERE {whose} ORDER BY v.vector <=> ?::vector, v.number LIMIT ?) "
+            f"UNION {cosine} WHERE v.number = ANY(?)",
+            (asked, scope.key, asked, limit, asked, list(numbers)),
         )
-        return [number for (number,) in rows]
+        return dict(rows)
+
+
+def _count_written(todo: Operation) -> int:
+    if isinstance(todo, Together):
+        return sum(map(_count_written, todo.operations))
+    return isinstance(todo, Put | Replace)
 
 
 def _shown(vector: bytes) -> str:

@@ -1,51 +1,69 @@
-"""In which order memories come that were found in several ways, and which are worth keeping.
+"""The order in which found memories are returned.
 
-Lists are put together by reciprocal rank fusion (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion outperforms
-Condorcet and individual rank learning methods", SIGIR 2009): a place counts 1 / (60 + place), so that no list's scores have
-to be comparable with another's. Places by vectors count a tenth less: of two memories that are each the first in one list alone
-the one with the words comes first. With equal weights chance decides there, and with more for vectors a word that
-stands in one memory only is outvoted by what is merely alike; docs/benchmarks.md has the figures.
+A score is the sum of what words and vectors say: BM25 as a share of the best in the search, and the cosine of the
+vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
+memories goes to those before and after them in the same session, since a question and its answer are often two turns.
+The best memory itself keeps its place. docs/benchmarks.md has the figures.
 
-Worth is importance, halved for each half-life by which a memory was used earlier than the newest of those beside it. What time
-it is does not matter: a clock that jumps changes the order of no two memories that were there before.
+Importance and age decide only between memories with the same score.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from actgent.errors import ConfigurationError
 from actgent.errors.printable import counted
 
-RANK_OFFSET = 60
-"""The constant of the paper."""
-WEIGHTS = {"vectors": 0.9}
-"""What a place in a list counts, where that is not 1."""
+VECTOR_WEIGHT = 0.6
+"""Weight of a cosine of 1; the best memory by words has 1."""
+SHARES = (0.4, 0.2)
+"""Part of a score that goes to each neighbour in the session, at a distance of 1, 2, ..."""
+UNITS = 1_000_000
+"""Units of a score of 1. Scores are whole numbers, so that those that databases add in different orders are equal."""
 LEAST_IMPORTANCE = 0.01
-"""That of a memory without any: it fades like the others, and does not vanish at once."""
-WORTH_SHARE = 0.25
-"""How much of a score worth decides, where half-lives or importances differ."""
+"""Importance of a memory that has 0, so that its age counts, too."""
 DAY = 86_400.0
-RANKED = 8_000
-"""How many memories of an owner the words of one search may be found in together, before the commonest are left out."""
-SCANNED = 100_000
-"""The same of all owners."""
 
 
-def fuse(lists: Mapping[str, Sequence[int]]) -> dict[int, tuple[float, tuple[str, ...]]]:
-    """The scores of everything in some ranked lists, and the lists that each was in."""
-    scores: dict[int, float] = {}
-    found_by: dict[int, tuple[str, ...]] = {}
-    for name, ranked in lists.items():
-        weight = WEIGHTS.get(name, 1.0)
-        for place, number in enumerate(ranked, 1):
-            scores[number] = scores.get(number, 0.0) + weight / (RANK_OFFSET + place)
-            found_by[number] = (*found_by.get(number, ()), name)
-    return {number: (score, found_by[number]) for number, score in scores.items()}
+def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict[int, int]:
+    """Return the score of each memory that words or vectors found, in `UNITS`.
+
+    Args:
+        words: Scores by BM25.
+        cosines: Cosines of the vectors of memories with that of the question.
+    """
+    by_word = UNITS / (max(words.values(), default=1.0) or 1.0)
+    scores = {number: int(score * by_word + 0.5) for number, score in words.items()}
+    for number, cosine in cosines.items():
+        if cosine > 0:
+            scores[number] = scores.get(number, 0) + int(VECTOR_WEIGHT * cosine * UNITS + 0.5)
+    return scores
+
+
+def spread(scores: Mapping[int, int], neighbours: Iterable[tuple[int, int, int]]) -> dict[int, int]:
+    """Return the scores with what neighbours in a session add. The memories with the best score remain the first.
+
+    Args:
+        scores: What each memory has by words and vectors.
+        neighbours: A memory that gives, one that receives, and their distance.
+    """
+    total = dict(scores)
+    for giver, receiver, distance in neighbours:
+        total[receiver] = total.get(receiver, 0) + int(SHARES[distance - 1] * scores[giver])
+    best = max(scores.values(), default=0)
+    top = max(total.values(), default=0)
+    total.update({number: top for number, score in scores.items() if score == best})
+    return total
+
+
+def in_order(scores: Mapping[int, int]) -> list[int]:
+    """Return the numbers of memories by their scores, best first, of equal ones the newest first."""
+    return sorted(sorted(scores, reverse=True), key=scores.__getitem__, reverse=True)
 
 
 def worth(importance: float, last_used: float, *, newest: float, half_life: float | None) -> float:
-    """Return what a memory is worth beside others, of which the newest was used at `newest`: from 0 to 1.
+    """Return the importance of a memory, halved for each half-life that it was used earlier than `newest`.
 
-    `half_life` is in days; with None nothing fades.
+    Times are Unix times in seconds, `half_life` is in days; with None nothing fades.
     """
     weight = max(importance, LEAST_IMPORTANCE)
     if half_life is None:
@@ -54,38 +72,14 @@ def worth(importance: float, last_used: float, *, newest: float, half_life: floa
     return weight * faded
 
 
-def telling(counts: Mapping[str, float], *, share: float) -> list[str]:
-    """The words to search for: the rarest, as long as not too many memories have them.
-
-    To rank by a word that is everywhere costs the most and tells the least.
-
-    Args:
-        counts: In how many memories of all owners each word is.
-        share: Which part of all memories is the asking owner's, from 0 to 1.
-    """
-    words: list[str] = []
-    total = 0.0
-    for word, count in sorted(counts.items(), key=lambda each: each[1]):
-        total += count
-        if words and (total * share > RANKED or total > SCANNED):
-            break
-        words.append(word)
-    return words
-
-
-def check_dimensions(there: int, given: int) -> None:
+def check_dimensions(stored: int, asked: int) -> None:
     """Compare the length of a question's vector with that of the memories.
 
     Raises:
-        ConfigurationError: they differ.
+        ConfigurationError: The lengths differ.
     """
-    if there != given:
+    if stored != asked:
         raise ConfigurationError(
-            f"the vectors of these memories have {counted(there, 'dimension')}, and embed= gives {given}: give the function that they were "
+            f"the vectors of these memories have {counted(stored, 'dimension')}, and embed= gives {asked}: give the function that they were "
             "made with, or have all made anew by reindex(anew=True)"
         )
-
-
-def weighed(score: float, value: float) -> float:
-    """A score of fusion, and what the memory is worth besides."""
-    return score * (1 - WORTH_SHARE + WORTH_SHARE * value)

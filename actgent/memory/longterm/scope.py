@@ -4,7 +4,7 @@ Whatever asks a store for memories hands it a `Scope`, and the store's statement
 Whatever comes out of a store goes through `check`, whichever way it was found.
 """
 
-import hashlib
+import functools
 import json
 from collections.abc import Iterable, Iterator
 
@@ -37,13 +37,9 @@ def check_owner(owner: Sender) -> None:
         )
 
 
-def owner_word(key: str, before: str) -> str:
-    """A word that stands for an owner in an index. It only narrows a search down: whose a memory is its row says."""
-    return f"{before}{int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big')}"
-
-
+@functools.lru_cache(1_000)
 def owner_of_key(key: str) -> Sender:
-    """The owner of a key."""
+    """Return the owner of a key."""
     kind, name = json.loads(key)
     return Sender(name, kind)
 

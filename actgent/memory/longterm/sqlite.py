@@ -1,14 +1,9 @@
-"""Memories in a file of SQLite: words by its index FTS5, vectors by the extension sqlite-vec.
-
-The index has the owner as a word of its own, so that a search reads the memories of one owner and no others. A search looks
-for the rarest of its words first, and for no more than are found in so many memories together: to rank by a word that is
-everywhere costs the most and tells the least.
-"""
+"""Memories in a file of SQLite, with vectors by the extension sqlite-vec."""
 
 import contextlib
 import importlib.util
+import json
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,19 +12,15 @@ import apsw
 
 from actgent.errors import ConfigurationError, MemoriesFailed
 
-from .operations import Erase, ForgetThese, Operation, Search, Together
-from .ranking import check_dimensions, telling
-from .scope import owner_key, owner_word
-from .store import TABLES, MemoryStore, Row
-from .unit import MemoryUnit
-from .words import spaced
+from .operations import Erase, ForgetThese, Operation, Together
+from .ranking import check_dimensions
+from .scope import Scope
+from .store import TABLES, UPGRADE, MemoryStore, Row
+from .word_index import TABLE
 
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x41474D31
 """What tells our files from those of other programs."""
-SHARED = "shared"
-"""The word of memories that everybody is shown, beside their owner's; it stands in a column of its own."""
-KNOWN_WORDS = 10_000
 FLOAT = 4
 """Bytes of a number of a vector."""
 NEAR_POOL = 10
@@ -37,17 +28,18 @@ NEAR_POOL = 10
 BUSY, SHORTLY = 10_000, 500
 """Milliseconds to wait for another process that writes, or that reads what is to be taken out of the log."""
 
-_INDEXES = """
-    CREATE VIRTUAL TABLE words USING fts5 (
-        scope, text, tokenize = "porter unicode61 remove_diacritics 2", prefix = ''
-    );
-    INSERT INTO words (words, rank) VALUES ('secure-delete', 1);
-    INSERT INTO words (words, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
-    CREATE VIRTUAL TABLE vocabulary USING fts5vocab (words, 'row');
+_TERMS = TABLE.format(integer="INTEGER") + " WITHOUT ROWID;"
+_VECTORS = """
     CREATE TABLE vectors (
         number INTEGER PRIMARY KEY, owner TEXT NOT NULL, is_shared INTEGER NOT NULL, signs BLOB NOT NULL, vector BLOB NOT NULL
     );
     CREATE INDEX vectors_by_owner ON vectors (owner, number, signs);
+    CREATE INDEX vectors_by_shared ON vectors (number, signs) WHERE is_shared = 1;
+"""
+_DROP_VERSION_1 = """
+    DROP TABLE vocabulary;
+    DROP TABLE words;
+    CREATE INDEX vectors_by_shared ON vectors (number, signs) WHERE is_shared = 1;
 """
 
 
@@ -63,11 +55,8 @@ class SQLiteStore(MemoryStore):
         self, path: str, *, has_vectors: bool, capacity: int | None = None, half_life: float | None = None
     ) -> None:
         super().__init__(capacity=capacity, half_life=half_life)
-        self._frequencies: OrderedDict[str, int] = OrderedDict()
         self._has_remains = False
         """True: what was removed stands in the log."""
-        self._counted_at = 0
-        """How many memories there were when words were counted first."""
         if path:
             _check_file(Path(path))
         try:
@@ -79,7 +68,6 @@ class SQLiteStore(MemoryStore):
         except BaseException:
             self._db.close()
             raise
-        self._stems = self._db.fts5_tokenizer("porter", ["unicode61", "remove_diacritics", "2"])
 
     def _prepare(self, *, has_vectors: bool) -> None:
         self._db.set_busy_timeout(BUSY)
@@ -99,7 +87,11 @@ class SQLiteStore(MemoryStore):
                 self._db.execute(
                     TABLES.format(serial="INTEGER PRIMARY KEY AUTOINCREMENT", integer="INTEGER", real="REAL")
                 )
-                self._db.execute(_INDEXES)
+                self._db.execute(_TERMS + _VECTORS)
+            elif version == 1:
+                self._db.execute(UPGRADE.format(integer="INTEGER") + _DROP_VERSION_1 + _TERMS)
+                self.index_all()
+            if version != VERSION:
                 self._db.execute(f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={VERSION}")
 
     def _check_kind(self) -> None:
@@ -140,6 +132,13 @@ class SQLiteStore(MemoryStore):
         except apsw.Error as error:
             raise _ours(error) from error
 
+    def run_many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Without a result of each."""
+        try:
+            self._db.executemany(sql, cast(Sequence[tuple[Any, ...]], rows))
+        except apsw.Error as error:
+            raise _ours(error) from error
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         self.run("BEGIN IMMEDIATE")
@@ -170,66 +169,6 @@ class SQLiteStore(MemoryStore):
             self._has_remains = bool(is_busy)
         self._db.set_busy_timeout(BUSY)
 
-    # --- words ---------------------------------------------------------------------------
-
-    def insert(self, names: Sequence[str], values: Sequence[object], memory: MemoryUnit) -> int:
-        row = self.run(
-            f"INSERT INTO memories ({', '.join(names)}) VALUES ({', '.join('?' * len(names))}) RETURNING number",  # noqa: S608
-            values,
-        )
-        number = int(row[0][0])
-        scope = owner_word(owner_key(memory.owner), "o")
-        if memory.is_shared:
-            scope += f" {SHARED}"
-        self.run(
-            "INSERT INTO words (rowid, scope, text) VALUES (?, ?, ?)", (number, scope, spaced(memory.text))
-        )
-        return number
-
-    def unindex(self, numbers: Sequence[int]) -> None:
-        places = ", ".join("?" * len(numbers))
-        self.run(f"DELETE FROM words WHERE rowid IN ({places})", numbers)  # noqa: S608
-        self.run(f"DELETE FROM vectors WHERE number IN ({places})", numbers)  # noqa: S608
-
-    def find_words(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        whose = [owner_word(search.scope.key, "o"), *([SHARED] if search.scope.with_shared else [])]
-        words = self._telling(search.words, whose)
-        if not words:
-            return []
-        asked, scope = (" OR ".join(f'"{word}"' for word in some) for some in (words, whose))
-        rows = self.run(
-            "SELECT m.number FROM words JOIN memories AS m ON m.number = words.rowid "  # noqa: S608
-            f"WHERE words MATCH ? AND {condition} ORDER BY words.rank LIMIT ?",
-            (f"{{scope}} : ({scope}) AND {{text}} : ({asked})", *values, search.pool),
-        )
-        return [number for (number,) in rows]
-
-    def _telling(self, words: Sequence[str], whose: Sequence[str]) -> list[str]:
-        """The words that tell memories of these owners from one another."""
-        counts = {word: count for word in words if (count := self._frequency(word))}
-        owned = sum(self._frequency(each) for each in whose)
-        return telling(counts, share=min(1.0, owned / max(1, self._counted_at)))
-
-    def _frequency(self, word: str) -> int:
-        """In how many memories a word is, of all owners; remembered until there are twice as many."""
-        count = self.run("SELECT max(rowid) FROM memories")[0][0] or 0
-        if count > 2 * self._counted_at:
-            self._frequencies.clear()
-            self._counted_at = count
-        known = self._frequencies.get(word)
-        if not known:
-            found = self._stems(word.encode(), apsw.FTS5_TOKENIZE_QUERY, None, include_offsets=False)
-            stems = [str(stem) for together in found for stem in cast(tuple[str, ...], together)]
-            known = min((self._count(stem) for stem in stems), default=0)
-            self._frequencies[word] = known
-            if len(self._frequencies) > KNOWN_WORDS:
-                self._frequencies.popitem(last=False)
-        return known
-
-    def _count(self, stem: str) -> int:
-        rows = self.run("SELECT doc FROM vocabulary WHERE term = ?", (stem,))
-        return int(rows[0][0]) if rows else 0
-
     # --- vectors -------------------------------------------------------------------------
 
     def embed(self, vectors: Mapping[int, bytes]) -> None:
@@ -240,26 +179,26 @@ class SQLiteStore(MemoryStore):
                 (_padded(vector), vector, number),
             )
 
-    def find_near(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        whose = "v.owner = ?" if not search.scope.with_shared else "(v.owner = ? OR v.is_shared = 1)"
+    def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
+        whose = "(v.owner = ? OR v.is_shared = 1)" if scope.with_shared else "v.owner = ?"
         sizes = self.run(
             f"SELECT length(v.vector) FROM vectors AS v WHERE {whose} LIMIT 1",  # noqa: S608
-            (search.scope.key,),
+            (scope.key,),
         )
         if not sizes:
-            return []
-        check_dimensions(sizes[0][0] // FLOAT, len(search.vector or b"") // FLOAT)
-        rows = self.run(
-            "SELECT number FROM vectors WHERE number IN (SELECT v.number FROM vectors AS v JOIN memories AS m "  # noqa: S608
-            f"ON m.number = v.number WHERE {whose} AND {condition} "
-            "ORDER BY vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?)) LIMIT ?) "
-            "ORDER BY vec_distance_cosine(vector, ?) LIMIT ?",
-            (
-                *(search.scope.key, *values, _padded(search.vector or b"")),
-                *(search.pool * NEAR_POOL, search.vector, search.pool),
-            ),
+            return {}
+        check_dimensions(sizes[0][0] // FLOAT, len(vector) // FLOAT)
+        cosine = "SELECT v.number, 1 - vec_distance_cosine(v.vector, ?) AS cosine FROM vectors AS v"
+        nearest = (
+            f"SELECT v.number FROM vectors AS v WHERE {whose} "  # noqa: S608
+            "ORDER BY vec_distance_hamming(vec_bit(v.signs), vec_quantize_binary(?)) LIMIT ?"
         )
-        return [number for (number,) in rows]
+        rows = self.run(
+            f"SELECT * FROM ({cosine} WHERE v.number IN ({nearest}) ORDER BY cosine DESC LIMIT ?) "  # noqa: S608
+            f"UNION {cosine} WHERE v.number IN (SELECT value FROM json_each(?))",
+            (vector, scope.key, _padded(vector), limit * NEAR_POOL, limit, vector, json.dumps(list(numbers))),
+        )
+        return dict(rows)
 
 
 def _padded(vector: bytes) -> bytes:

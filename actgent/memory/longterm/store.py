@@ -1,11 +1,11 @@
 """A store of memories in a SQL database. All of this is sync, and runs in the thread of its connection.
 
-What databases do alike is written here once; how they index words and vectors is their own.
+What databases do alike is written here once. How they index vectors is different in each.
 """
 
 import abc
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,9 +27,20 @@ from .operations import (
     Together,
     Use,
 )
-from .ranking import DAY, LEAST_IMPORTANCE
+from .ranking import DAY, LEAST_IMPORTANCE, SHARES, UNITS, in_order, own_scores, spread, worth
 from .scope import Scope, owner_key, owner_of_key
-from .unit import EVERYTHING, Association, MemoryFilter, MemoryUnit, clean, normal_form, written_value
+from .unit import (
+    EVERYTHING,
+    Association,
+    MemoryFilter,
+    MemoryUnit,
+    Recalled,
+    Source,
+    clean,
+    normal_form,
+    written_value,
+)
+from .word_index import WordIndex
 
 Row = tuple[Any, ...]
 _PLAIN = (
@@ -50,12 +61,20 @@ _PLAIN = (
 """Fields of a memory that stand in columns as they are."""
 _COLUMNS = ("number", *_PLAIN, "owner", "is_shared", "is_kept", "metadata")
 _SELECT = f"SELECT {', '.join(f'm.{name}' for name in _COLUMNS)} FROM memories AS m"  # noqa: S608 - names of our own
-_STORED = (*_COLUMNS[1:], "said")
+_STORED = (*_COLUMNS[1:], "said", "position")
 _CURRENT = "m.replaced_by IS NULL"
 _VALID = "(m.valid_from IS NULL OR m.valid_from <= ?) AND (m.valid_until IS NULL OR m.valid_until > ?)"
 _COUNT = f"SELECT count(*) FROM memories AS m WHERE m.owner = ? AND {_CURRENT}"  # noqa: S608
 MANY = 500
 """Values of one statement."""
+POOL = 100
+"""How many memories words and vectors each find at first; more if too few of them may be returned."""
+MORE = 10
+"""How many times as many are found then."""
+GIVERS = 20
+"""How many of the best memories give a part of their score to their neighbours."""
+LOADED = 10
+"""How many memories are loaded at least at a time, to be returned."""
 SLACK = 50
 """Of a capacity of so many, one more is evicted than has to be, so that not each memory evicts another."""
 
@@ -65,11 +84,11 @@ TABLES = """
         is_shared INTEGER NOT NULL, agent TEXT NOT NULL, session_id TEXT NOT NULL, message_id TEXT NOT NULL,
         importance {real} NOT NULL, is_kept INTEGER NOT NULL, created_at {real} NOT NULL, last_used {real} NOT NULL,
         uses INTEGER NOT NULL, valid_from {real}, valid_until {real}, metadata TEXT NOT NULL, replaces TEXT,
-        replaced_by TEXT, said TEXT NOT NULL
+        replaced_by TEXT, said TEXT NOT NULL, position {integer} NOT NULL
     );
     CREATE INDEX by_owner ON memories (owner, number) WHERE replaced_by IS NULL;
     CREATE INDEX by_shared ON memories (number) WHERE is_shared = 1 AND replaced_by IS NULL;
-    CREATE INDEX by_session ON memories (session_id, owner);
+    CREATE INDEX by_session ON memories (session_id, owner, position) WHERE replaced_by IS NULL;
     CREATE TABLE details (
         number {integer} NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (number, name)
     );
@@ -81,7 +100,16 @@ TABLES = """
     CREATE TABLE acts (owner TEXT NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (owner, name));
     CREATE TABLE marks (owner TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (owner, name));
 """
-"""What all databases have; columns never change their meaning."""
+"""What all databases have; columns never change their meaning. `position`: the place of a memory in its session."""
+UPGRADE = """
+    ALTER TABLE memories ADD COLUMN position {integer} NOT NULL DEFAULT 0;
+    UPDATE memories SET position = p.place
+        FROM (SELECT number, row_number() OVER (PARTITION BY owner, session_id ORDER BY number) AS place FROM memories) AS p
+        WHERE p.number = memories.number;
+    DROP INDEX by_session;
+    CREATE INDEX by_session ON memories (session_id, owner, position) WHERE replaced_by IS NULL;
+"""
+"""From version 1, which had another index of words in each database."""
 
 
 @attrs.frozen
@@ -90,6 +118,26 @@ class Found:
 
     number: int
     memory: MemoryUnit
+
+
+@attrs.frozen
+class Candidates:
+    """Memories that were found, before they are loaded."""
+
+    scores: Mapping[int, int]
+    """By number, in `UNITS` of a score."""
+    words: Container[int] = ()
+    """Numbers of those that share words with the question."""
+    vectors: Container[int] = ()
+    """Numbers of those whose vectors were compared."""
+    is_all: bool = True
+    """True if a larger pool would find no others."""
+
+    def recalled(self, found: Found, source: Source) -> Recalled:
+        """Return a loaded one with its score. `source` is how it was found if neither by words nor by its vector."""
+        ways: list[tuple[Source, Container[int]]] = [("words", self.words), ("vectors", self.vectors)]
+        found_by = tuple(name for name, numbers in ways if found.number in numbers)
+        return Recalled(found.memory, self.scores[found.number] / UNITS, found_by or (source,))
 
 
 class MemoryStore(abc.ABC):
@@ -103,6 +151,7 @@ class MemoryStore(abc.ABC):
     def __init__(self, *, capacity: int | None, half_life: float | None) -> None:
         self.capacity = capacity
         self.half_life = half_life
+        self.words = WordIndex(self.run)
         self.evicted = 0
         """Memories that made room for others since it was opened."""
         self._does: dict[type, Callable[[Any], object]] = {
@@ -137,24 +186,12 @@ class MemoryStore(abc.ABC):
         """A block in a transaction of which nothing is left where it raises."""
 
     @abc.abstractmethod
-    def insert(self, names: Sequence[str], values: Sequence[object], memory: MemoryUnit) -> int:
-        """Write the row of a memory, and let it be found by its words; returns its number."""
-
-    @abc.abstractmethod
     def embed(self, vectors: Mapping[int, bytes]) -> None:
         """Let memories be found by what they mean."""
 
     @abc.abstractmethod
-    def unindex(self, numbers: Sequence[int]) -> None:
-        """Let memories be found no more; nothing of their words and vectors stays."""
-
-    @abc.abstractmethod
-    def find_words(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        """The numbers of memories with some of the words, best first, of which a condition is true."""
-
-    @abc.abstractmethod
-    def find_near(self, search: Search, condition: str, values: Sequence[object]) -> list[int]:
-        """The numbers of memories whose vectors are near, nearest first."""
+    def cosines(self, scope: Scope, vector: bytes, *, limit: int, numbers: Iterable[int]) -> dict[int, float]:
+        """Return the cosines of the nearest vectors of a scope, at most `limit`, and those of some memories by number."""
 
     def without_vector(self, limit: int) -> list[tuple[int, str]]:
         """Memories that count now and have no vector: their numbers and texts."""
@@ -214,16 +251,58 @@ class MemoryStore(abc.ABC):
         if key:
             self.run("INSERT INTO acts VALUES (?, ?, ?)", (owner, key, memory_id))
 
-    def _insert(self, unit: MemoryUnit, vector: bytes | None) -> int:
+    def _insert(self, unit: MemoryUnit, vector: bytes | None, *, position: int | None = None) -> int:
+        owner, said = owner_key(unit.owner), normal_form(unit.text)
+        if position is None:
+            position = self._next_position(owner, unit.session_id, said)
         values = [getattr(unit, name) for name in _PLAIN]
-        values += [owner_key(unit.owner), int(unit.is_shared), int(unit.is_kept)]
-        values += [json.dumps(dict(unit.metadata)), normal_form(unit.text)]
-        number = self.insert(_STORED, values, unit)
+        values += [owner, int(unit.is_shared), int(unit.is_kept)]
+        values += [json.dumps(dict(unit.metadata)), said, position]
+        rows = self.run(
+            f"INSERT INTO memories ({', '.join(_STORED)}) VALUES ({_places(values)}) RETURNING number",  # noqa: S608
+            values,
+        )
+        number = int(rows[0][0])
+        self.words.add(number, owner, unit.text, is_shared=unit.is_shared)
         for name, value in unit.metadata.items():
             self.run("INSERT INTO details VALUES (?, ?, ?)", (number, name, written_value(value)))
         if vector is not None:
             self.embed({number: vector})
         return number
+
+    def _next_position(self, owner: str, session_id: str, said: str) -> int:
+        """Return the position of a new memory in its session. A repetition of the last one has the same position."""
+        if not session_id:
+            return 0
+        rows = self.run(
+            "SELECT position, said FROM memories WHERE session_id = ? AND owner = ? AND replaced_by IS NULL "
+            "ORDER BY position DESC LIMIT 1",
+            (session_id, owner),
+        )
+        return int(rows[0][0]) + (rows[0][1] != said) if rows else 1
+
+    def _unindex(self, numbers: Sequence[int]) -> None:
+        """Remove memories from the indexes of words and vectors."""
+        places = _places(numbers)
+        rows = self.run(
+            f"SELECT number, owner, text, is_shared FROM memories WHERE number IN ({places}) AND replaced_by IS NULL",  # noqa: S608
+            numbers,
+        )
+        for number, owner, text, is_shared in rows:
+            self.words.remove(number, owner, text, is_shared=bool(is_shared))
+        self.run(f"DELETE FROM vectors WHERE number IN ({places})", numbers)  # noqa: S608
+
+    def index_all(self) -> None:
+        """Add all memories that count now to an empty index of words."""
+        after = 0
+        while rows := self.run(
+            "SELECT number, owner, text, is_shared FROM memories WHERE replaced_by IS NULL AND number > ? "
+            "ORDER BY number LIMIT ?",
+            (after, MANY),
+        ):
+            for number, owner, text, is_shared in rows:
+                self.words.add(number, owner, text, is_shared=bool(is_shared))
+            after = rows[-1][0]
 
     def _make_room(self, unit: MemoryUnit) -> None:
         """Evict what is least worth keeping, where an owner has as many memories as may be."""
@@ -260,10 +339,13 @@ class MemoryStore(abc.ABC):
             raise MemoryReplaced(old.memory.id, old.memory.replaced_by)
         fresh: dict[str, Any] = {"id": todo.new_id, "created_at": todo.now, "last_used": todo.now, "uses": 0}
         unit = attrs.evolve(old.memory, **fresh, replaces=old.memory.id, **todo.changes)
-        self.run("UPDATE memories SET replaced_by = ? WHERE number = ?", (unit.id, old.number))
-        self.unindex([old.number])
+        self._unindex([old.number])
+        rows = self.run(
+            "UPDATE memories SET replaced_by = ? WHERE number = ? RETURNING position", (unit.id, old.number)
+        )
         self._note_act(owner, todo.key, unit.id)
-        number = self._insert(unit, todo.vector)
+        is_same_session = unit.session_id == old.memory.session_id
+        number = self._insert(unit, todo.vector, position=rows[0][0] if is_same_session else None)
         for column, other in (("source", "target"), ("target", "source")):
             self.run(
                 f"INSERT INTO links ({column}, {other}, relation) SELECT ?, {other}, relation FROM links WHERE {column} = ?",  # noqa: S608
@@ -292,7 +374,7 @@ class MemoryStore(abc.ABC):
     def _remove(self, numbers: Iterable[int]) -> None:
         for some in _pieces(list(dict.fromkeys(numbers))):
             places = _places(some)
-            self.unindex(some)
+            self._unindex(some)
             self.run(f"DELETE FROM details WHERE number IN ({places})", some)  # noqa: S608
             self.run(f"DELETE FROM links WHERE source IN ({places}) OR target IN ({places})", [*some, *some])  # noqa: S608
             self.run(f"DELETE FROM memories WHERE number IN ({places})", some)  # noqa: S608
@@ -342,31 +424,85 @@ class MemoryStore(abc.ABC):
 
     # --- reading -------------------------------------------------------------------------
 
-    def search(self, search: Search) -> tuple[dict[str, list[int]], list[Found]]:
-        """The ranked lists of each way of searching, and all that is in them."""
-        condition, values = _condition(search.scope, search.wanted, at=search.at)
-        lists = {}
-        if search.words:
-            lists["words"] = self.find_words(search, condition, values)
-        if search.vector is not None:
-            lists["vectors"] = self.find_near(search, condition, values)
-        if not lists:
-            rows = self.run(
-                f"SELECT m.number FROM memories AS m WHERE {condition} "  # noqa: S608
-                "ORDER BY m.importance DESC, m.last_used DESC, m.number DESC LIMIT ?",
-                (*values, search.pool),
-            )
-            lists["worth"] = [number for (number,) in rows]
-        return lists, self.of_numbers(search.scope, [each for ranked in lists.values() for each in ranked])
+    def search(self, search: Search) -> list[tuple[int, Recalled]]:
+        """Return the best memories with their numbers, at most `search.limit`, best first."""
+        if not search.words:
+            return self._best(search, self._by_worth(search), "worth")
+        pool = max(POOL, search.limit)
+        while True:
+            candidates = self._candidates(search, pool)
+            best = self._best(search, candidates, "session")
+            if candidates.is_all or len(best) == search.limit:
+                return best
+            pool *= MORE
 
-    def of_numbers(self, scope: Scope, numbers: Iterable[int]) -> list[Found]:
-        """Memories by their numbers, in no order."""
-        condition, values = scope.condition
-        return [
+    def _by_worth(self, search: Search) -> Candidates:
+        condition, values = _condition(search.scope, search.wanted, at=search.at)
+        rows = self.run(
+            f"SELECT m.number FROM memories AS m WHERE {condition} "  # noqa: S608
+            "ORDER BY m.importance DESC, m.last_used DESC, m.number DESC LIMIT ?",
+            (*values, max(POOL, search.limit)),
+        )
+        return Candidates({number: 0 for (number,) in rows})
+
+    def _candidates(self, search: Search, pool: int) -> Candidates:
+        """Return memories with their scores. What a filter says is not looked at yet."""
+        words, is_all = self.words.scores(search.scope.key, search.words, pool)
+        cosines: dict[int, float] = {}
+        if search.vector is not None:
+            cosines = self.cosines(search.scope, search.vector, limit=pool, numbers=words)
+        scores = own_scores(words, cosines)
+        totals = spread(scores, self._neighbours(in_order(scores)[:GIVERS]))
+        return Candidates(totals, words, cosines, is_all=is_all and len(cosines) < pool)
+
+    def _neighbours(self, numbers: Sequence[int]) -> list[Row]:
+        """Return memories of these numbers, those near them in their sessions, and their distances."""
+        if not numbers:
+            return []
+        return self.run(
+            "SELECT c.number, n.number, abs(n.position - c.position) FROM memories AS c JOIN memories AS n "  # noqa: S608
+            "ON n.session_id = c.session_id AND n.owner = c.owner AND n.replaced_by IS NULL "
+            f"AND n.position BETWEEN c.position - {len(SHARES)} AND c.position + {len(SHARES)} "
+            f"WHERE c.number IN ({_places(numbers)}) AND c.session_id <> '' AND n.position <> c.position",
+            numbers,
+        )
+
+    def _best(self, search: Search, candidates: Candidates, source: Source) -> list[tuple[int, Recalled]]:
+        """Load the best candidates that may be returned. Equal texts are returned once."""
+        condition, values = _condition(search.scope, search.wanted, at=search.at)
+        scores, numbers = candidates.scores, in_order(candidates.scores)
+        best: list[tuple[int, Recalled]] = []
+        texts: set[str] = set()
+        start = 0
+        while start < len(numbers) and len(best) < search.limit:
+            end = start + max(LOADED, search.limit - len(best))
+            while end < len(numbers) and scores[numbers[end]] == scores[numbers[end - 1]]:
+                end += 1
+            for found in self._by_rank(scores, numbers[start:end], condition, values):
+                text = normal_form(found.memory.text)
+                if text not in texts and len(best) < search.limit:
+                    texts.add(text)
+                    best.append((found.number, candidates.recalled(found, source)))
+            start = end
+        return best
+
+    def _by_rank(
+        self, scores: Mapping[int, int], numbers: Sequence[int], condition: str, values: Sequence[object]
+    ) -> list[Found]:
+        """Load the memories of which a condition is true: best first, and of equal scores the worthiest first."""
+        found = [
             each
-            for some in _pieces(list(dict.fromkeys(numbers)))
+            for some in _pieces(numbers)
             for each in self._read(f"m.number IN ({_places(some)}) AND {condition}", [*some, *values])
         ]
+        newest = max((each.memory.last_used for each in found), default=0.0)
+
+        def rank(each: Found) -> tuple[int, float, int]:
+            memory = each.memory
+            value = worth(memory.importance, memory.last_used, newest=newest, half_life=self.half_life)
+            return -scores[each.number], -value, -each.number
+
+        return sorted(found, key=rank)
 
     def page(self, scope: Scope, wanted: MemoryFilter, *, after: int, limit: int) -> list[Found]:
         """Memories that count now, in the order in which they were made, behind a number."""
@@ -452,7 +588,7 @@ def _found(row: Row) -> Found:
             owner=owner_of_key(fields["owner"]),
             is_shared=bool(fields["is_shared"]),
             is_kept=bool(fields["is_kept"]),
-            metadata=json.loads(fields["metadata"]),
+            metadata=json.loads(fields["metadata"]) if fields["metadata"] != "{}" else {},
         ),
     )
 

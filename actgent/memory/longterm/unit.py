@@ -17,8 +17,8 @@ LONGEST_TEXT = 8_000
 LONGEST_NAME = 200
 LONGEST_ID = 1_600
 """Bytes of what memories are found by; with an owner beside it, a row of an index in PostgreSQL has at most 2,704."""
-Source = Literal["words", "vectors", "worth"]
-"""How a memory was found: by its words, by what it means, or, without a question, since it is worth the most."""
+Source = Literal["words", "vectors", "session", "worth"]
+"""How a memory was found: by its words, by its vector, as the neighbour of a found one in its session, or by its worth."""
 
 
 @attrs.frozen
@@ -84,7 +84,8 @@ class Recalled:
     score: float
     """What it was ranked by, more is better; comparable within one answer only."""
     found_by: tuple[Source, ...]
-    """By what it was found: its `words`, its meaning (`vectors`), or its `worth` alone."""
+    """`words`: it shares words with the question. `vectors`: its vector was compared. `session`: only the memories before
+    or after it in its session were found. `worth`: the question has no words."""
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""The words of a text, for an index: nothing of a query's own signs is left, so none of them means anything to a database."""
+"""Words of texts and questions. Query operators of a database are never words, so a question cannot contain any."""
 
 import re
 import unicodedata
@@ -10,7 +10,6 @@ _UNSPACED = re.compile(
 """Signs of scripts that put no spaces between words: each is a word."""
 MAX_WORDS = 64
 """Words of a question that are looked for; of a longer one the first and the last."""
-LONGEST_WORD = 100
 _COMMON = frozenset(
     "a about am an and any are as at be been but by can could did do does for from had has have he her him his how i if in is it "
     "its just me my no not of on or our she should so some tell than that the their them then there they this to us was we were "
@@ -20,13 +19,13 @@ _COMMON = frozenset(
 
 
 def spaced(text: str) -> str:
-    """A text as it is indexed: in its plainest characters, and with spaces where its script has none."""
-    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).replace("_", " "))
+    """Return a text in the form in which it is indexed: normalized, in lower case, each sign of a script without spaces apart."""
+    return _UNSPACED.sub(r" \1 ", unicodedata.normalize("NFKC", text).casefold().replace("_", " "))
 
 
 def searched_words(question: str) -> list[str]:
-    """The words to look for, each once, in the order of the question; those alone that say nothing where there are no others."""
-    found = [word[:LONGEST_WORD] for word in _WORD.findall(spaced(question).casefold())]
+    """Return the distinct words to look for, in the order of the question. Common words count only if there are no others."""
+    found = _WORD.findall(spaced(question))
     telling = [word for word in found if word not in _COMMON] or found
     words = list(dict.fromkeys(telling))
     half = MAX_WORDS // 2

@@ -1,40 +1,186 @@
-"""In which order memories come, and what of a question is looked for."""
+"""The order in which memories are recalled, and what of a question is looked for."""
+
+import itertools
+import random
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
-from actgent import ConfigurationError
-from actgent.memory.longterm.ranking import check_dimensions, fuse, telling, weighed, worth
+from actgent import ConfigurationError, Memories
+from actgent.memory.longterm.ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
 from actgent.memory.longterm.words import MAX_WORDS, searched_words, spaced
 
+DAY = 86_400
+WORDS = "amber birch cedar delta ember fjord grove heath inlet jetty kiosk lemon".split()
+SCORES = st.dictionaries(st.integers(1, 50), st.floats(0.001, 20), min_size=1)
 
-def test_what_two_ways_find_comes_before_what_one_finds():
-    """Places count 1 / (60 + place), from each list; where each finds another one first, the one with the words comes first."""
-    scores = fuse({"words": [1, 2, 3], "vectors": [3, 4]})
-    assert scores[3] == (1 / 63 + 0.9 / 61, ("words", "vectors"))
-    assert scores[1] == (1 / 61, ("words",))
-    alone = fuse({"words": [1], "vectors": [2]})
-    assert alone[1] > alone[2]
-    assert max(scores, key=lambda number: scores[number][0]) == 3
+
+@given(SCORES, st.dictionaries(st.integers(1, 50), st.floats(-1, 1)))
+def test_scores_add_up(words, cosines):
+    """The best by words has 1 by words, and no memory loses by a vector."""
+    scores = own_scores(words, cosines)
+    alone = own_scores(words, {})
+    assert max(alone.values()) == UNITS
+    assert scores.keys() == words.keys() | {number for number, cosine in cosines.items() if cosine > 0}
+    assert all(scores[number] >= score for number, score in alone.items())
+
+
+@given(
+    st.dictionaries(st.integers(1, 50), st.integers(0, UNITS), min_size=1),
+    st.lists(st.tuples(st.integers(1, 50), st.integers(1, 60), st.integers(1, len(SHARES)))),
+)
+def test_the_best_memory_stays_the_first(scores, links):
+    """Neighbours receive a part of a score, and none of them passes the memory with the best score."""
+    neighbours = [link for link in links if link[0] in scores]
+    totals = spread(scores, neighbours)
+    best = max(scores, key=lambda number: scores[number])
+    assert totals[best] == max(totals.values())
+    assert all(totals[number] >= score for number, score in scores.items())
+    assert totals.keys() == scores.keys() | {receiver for _, receiver, _ in neighbours}
 
 
 def test_worth_halves_with_each_half_life():
     """Importance counts, and how much earlier than the newest a memory was used; a later one is not worth more."""
-    day = 86_400
-    assert worth(0.8, 0, newest=10 * day, half_life=10) == pytest.approx(0.4)
-    assert worth(0.8, 20 * day, newest=10 * day, half_life=10) == 0.8
-    assert worth(0.8, 0, newest=10 * day, half_life=None) == 0.8
+    assert worth(0.8, 0, newest=10 * DAY, half_life=10) == pytest.approx(0.4)
+    assert worth(0.8, 20 * DAY, newest=10 * DAY, half_life=10) == 0.8
+    assert worth(0.8, 0, newest=10 * DAY, half_life=None) == 0.8
     assert worth(0, 0, newest=0, half_life=10) > 0
-    assert weighed(1.0, 0.2) < weighed(1.0, 0.9) <= 1.0
 
 
-def test_common_words_are_left_out_and_rare_ones_never():
-    """The rarest words are looked for, as long as the owner has not too many memories with them."""
-    counts = {"the": 90_000, "oslo": 10, "house": 5_000}
-    assert telling(counts, share=1.0) == ["oslo", "house"]
-    assert telling(counts, share=0.01) == ["oslo", "house", "the"]
-    assert telling({"the": 5_000_000}, share=1.0) == ["the"]
-    assert telling({}, share=1.0) == []
+async def recalled(memories, query, **options):
+    return [each.memory.text for each in await memories.recall(query, owner="ada", **options)]
+
+
+async def test_a_rare_word_comes_before_common_ones(memories):
+    """Of memories with one word of the question the one with the rarest word is the first."""
+    for number in range(30):
+        await memories.remember(f"the harbour at noon, day {number}", owner="ada")
+    await memories.remember("the lighthouse at noon", owner="ada")
+    assert (await recalled(memories, "lighthouse or harbour?"))[0] == "the lighthouse at noon"
+
+
+async def test_a_short_memory_comes_before_a_long_one_with_the_same_word(memories):
+    """A word says more about a short text."""
+    await memories.remember("tea " + "and many other things that she likes " * 5, owner="ada")
+    await memories.remember("green tea", owner="ada")
+    assert (await recalled(memories, "tea"))[0] == "green tea"
+
+
+async def test_an_answer_is_found_next_to_its_question(memories):
+    """The memories before and after a found one in its session are found, too, behind it; those of other sessions are not."""
+    for session, texts in (
+        ("s1", ("good morning", "which bicycle did you buy?", "the red one from Utrecht", "lovely")),
+        ("s2", ("hello again", "it rains", "so it does")),
+        ("", ("a note", "another note")),
+    ):
+        for text in texts:
+            await memories.remember(text, owner="ada", session_id=session)
+    found = await memories.recall("Which bicycle?", owner="ada")
+    assert found[0].memory.text == "which bicycle did you buy?"
+    assert {each.memory.text for each in found[1:]} == {"good morning", "the red one from Utrecht", "lovely"}
+    assert [each.found_by for each in found] == [("words",), *[("session",)] * 3]
+    assert [each.score for each in found] == sorted((each.score for each in found), reverse=True)
+    assert len(await memories.recall("note", owner="ada")) == 2
+
+
+async def test_neighbours_of_other_owners_are_not_found(memories):
+    """A session that two owners share links no memories of one to those of the other."""
+    await memories.remember("the bicycle is red", owner="ada", session_id="s1")
+    await memories.remember("a secret of his", owner="bob", session_id="s1")
+    await memories.remember("it was cheap", owner="ada", session_id="s1")
+    assert await recalled(memories, "bicycle") == ["the bicycle is red", "it was cheap"]
+
+
+async def test_an_update_keeps_its_place_in_the_session(memories):
+    """The new memory has the neighbours of the one that it replaced; one that was forgotten is nobody's neighbour."""
+    made = [
+        await memories.remember(text, owner="ada", session_id="s1")
+        for text in ("a bicycle?", "the red one", "fine", "bye", "see you")
+    ]
+    await memories.update(made[1].id, "the blue one", owner="ada")
+    await memories.forget(made[2].id, owner="ada")
+    assert await recalled(memories, "bicycle") == ["a bicycle?", "the blue one"]
+
+
+async def test_importance_and_age_decide_between_equal_scores_only(url, clock):
+    """The important of two memories that say as much comes first; one that says more comes before both."""
+    async with Memories(url, half_life=1, now=clock) as memories:
+        await memories.remember("the green door", owner="ada", importance=0.2)
+        await memories.remember("the green gate", owner="ada", importance=0.9)
+        await memories.remember("the green wall", owner="ada", importance=0.1)
+        assert await recalled(memories, "green") == ["the green gate", "the green door", "the green wall"]
+        await memories.remember("the green barn, green all over", owner="ada", importance=0.01)
+        clock.time += 365 * DAY
+        await memories.remember("the green shed", owner="ada", importance=0.2)
+        found = await recalled(memories, "green")
+    assert found[:3] == ["the green barn, green all over", "the green shed", "the green gate"]
+
+
+async def test_equal_texts_take_one_place(memories):
+    """Texts that differ by case and a full stop only are returned once, however many there are."""
+    for number in range(150):
+        await memories.remember("Ada likes tea" + "." * (number % 2), owner="ada", session_id="s1")
+    await memories.remember("Ada likes tea, and milk in it", owner="ada")
+    await memories.remember("Bob likes tea", owner="bob", is_shared=True)
+    assert len(await recalled(memories, "likes tea", limit=5)) == 3
+    assert len(await recalled(memories, "", limit=5)) == 3
+
+
+async def test_what_may_not_be_returned_hides_nothing(memories, clock):
+    """Hundreds of memories that are better but not valid any more, or filtered out, leave all places to the others."""
+    for number in range(250):
+        await memories.remember(f"tea {number}", owner="ada", valid_until=clock.time - 1)
+    await memories.remember("tea with a long explanation of how it is made", owner="ada")
+    assert len(await recalled(memories, "tea")) == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_both_stores_rank_alike(tmp_path, postgres_url, seed):
+    """The same random memories in SQLite and PostgreSQL are recalled in the same order with the same scores."""
+    rng = random.Random(seed)
+
+    def sentence():
+        return " ".join(rng.choices(WORDS, weights=range(1, len(WORDS) + 1), k=rng.randrange(1, 9)))
+
+    said = [
+        (sentence(), f"s{rng.randrange(4)}", rng.choice((0.1, 0.5)), rng.random() < 0.1) for _ in range(60)
+    ]
+    questions = [sentence() for _ in range(15)]
+    found = []
+    for url in (f"sqlite:///{tmp_path}/m.db", postgres_url):
+        async with Memories(url, now=itertools.count(1_700_000_000.0).__next__) as memories:
+            for text, session, importance, is_shared in said:
+                owner = "bob" if is_shared else "ada"
+                await memories.remember(
+                    text, owner=owner, session_id=session, importance=importance, is_shared=is_shared
+                )
+            answers = [await memories.recall(each, owner="ada", limit=20) for each in questions]
+        found.append(
+            [[(each.memory.text, each.score, each.found_by) for each in answer] for answer in answers]
+        )
+    assert found[0] == found[1]
+    assert all(len(answer) > 5 for answer in found[0])
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=8), min_size=2, max_size=25),
+    st.integers(0, 1000),
+)
+@settings(max_examples=30)
+async def test_a_vector_never_hides_the_only_memory_with_a_rare_word(texts, seed):
+    """Vectors that say nothing leave the one memory with the word of the question in the first place."""
+    rng = random.Random(seed)
+    noise = {}
+
+    async def embed(asked):
+        return [noise.setdefault(text, [rng.uniform(0.9, 1.1) for _ in range(8)]) for text in asked]
+
+    pytest.importorskip("sqlite_vec", reason="the extra `vector` is not installed")
+    async with Memories("memory:", embed=embed) as memories:
+        for place, words in enumerate(texts):
+            await memories.remember(" ".join(words), owner="ada", session_id=f"s{place % 3}")
+        await memories.remember(f"{' '.join(texts[0])} zirconium", owner="ada")
+        assert "zirconium" in (await recalled(memories, "zirconium"))[0]
 
 
 def test_vectors_of_another_length_are_refused():
