@@ -18,6 +18,7 @@ from actgent.sessions.conversation import SessionConversation
 from actgent.sessions.turn import Turn
 from actgent.support.foreign import failure_of
 from actgent.support.logs import logger_of
+from actgent.support.token_estimate import estimate_tokens
 from actgent.tools.outputs.kept import ReadResult, keep_result
 from actgent.tools.outputs.results import capped
 
@@ -179,7 +180,7 @@ def _overflow(llm: LLM, chat: Chat, size: int, room: int) -> ContextOverflow:
 
 def _largest(chat: Chat) -> list[tuple[str, int]]:
     others = [
-        ("the system prompt", int(window.words(chat.system))),
+        ("the system prompt", int(estimate_tokens(chat.system))),
         (f"the descriptions of {counted(len(chat.tools), 'tool')}", int(window.tool_tokens(chat.tools))),
     ]
     return largest(chat.messages, others)
