@@ -178,7 +178,14 @@ def conversation(messages: Sequence[ChatMessage]) -> float:
 
 def tool_tokens(tools: Sequence[ToolSpec]) -> float:
     """Tokens of the descriptions of tools."""
-    return sum([estimate_tokens(tool.name) + estimate_tokens(tool.description) + estimate_tokens(str(tool.parameters)) for tool in tools])
+    return sum(
+        [
+            estimate_tokens(tool.name)
+            + estimate_tokens(tool.description)
+            + estimate_tokens(str(tool.parameters))
+            for tool in tools
+        ]
+    )
 
 
 def _part(part: Part) -> float:

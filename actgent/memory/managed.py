@@ -9,8 +9,9 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
 from .base import ManageHistory, Memory, ModelView
+from .cutting import begins
 from .room import CHARACTERS_A_TOKEN, count_characters, length, overflow
-from .short_term import OPENING, begins, to_chat
+from .short_term import OPENING, to_chat
 from .shown import Shown
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from actgent.errors import ContextOverflow
 from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, File, Part, Text, Thinking, ToolCall, ToolResult
+from actgent.support.token_estimate import estimate_tokens
 
 CHARACTERS_A_TOKEN = 4
 MEDIA_CHARACTERS = 4000
@@ -34,6 +35,21 @@ def count_characters(parts: Sequence[Part]) -> int:
         else:
             characters += _media(part)
     return characters
+
+
+def estimate_part_tokens(parts: Sequence[Part]) -> float:
+    """Return the estimated tokens of some parts of a message, for comparisons: numbers and code take more than prose."""
+    found = 0.0
+    for part in parts:
+        if isinstance(part, (Text, ToolResult)):
+            found += estimate_tokens(part.text)
+            if isinstance(part, ToolResult):
+                found += len(part.media) * MEDIA_CHARACTERS / CHARACTERS_A_TOKEN
+        elif isinstance(part, ToolCall):
+            found += estimate_tokens(part.name) + estimate_tokens(str(part.arguments))
+        elif not isinstance(part, Thinking):
+            found += MEDIA_CHARACTERS / CHARACTERS_A_TOKEN
+    return found
 
 
 def length(text: str) -> int:

@@ -14,7 +14,6 @@ from actgent.messages import (
     Role,
     Text,
     Thinking,
-    ToolCall,
     ToolResult,
     make_chat_message,
 )
@@ -22,8 +21,16 @@ from actgent.support.outside_text import fence
 from actgent.support.quick_init import maker
 
 from .base import Memory, ModelView
+from .cutting import TEXT_RESULTS, Cut, Measure, begins, cut
 from .marks import unmarked, unmarked_parts, unmarked_result
-from .room import CHARACTERS_A_TOKEN, count_characters, instead_of, length, overflow
+from .room import (
+    CHARACTERS_A_TOKEN,
+    count_characters,
+    estimate_part_tokens,
+    instead_of,
+    length,
+    overflow,
+)
 from .saved_view import pack, plain_chat, plain_parts, read_chat, read_parts, unpack
 from .shortened import shortened
 from .shown import Shown
@@ -40,8 +47,6 @@ OPENING = ChatMessage("user", (Text("(The conversation begins with your own mess
 """Goes before it: many models take no conversation that the assistant begins."""
 SUMMARY = "summary"
 """Who signs the notices that hold summaries; their mark is the number of messages of the record that they cover."""
-_TOLD = "Tool results:"
-"""What results of calls that stood in text begin with."""
 
 
 def left_out_notice(count: int) -> ChatMessage:
@@ -118,7 +123,7 @@ def _results_to_chat(results: Sequence[ToolResult]) -> list[ChatMessage]:
     if len(native) < len(results):
         told = [result for result in results if not result.native]
         lines = "\n\n".join(map(_told, told))
-        chat.append(ChatMessage("user", (Text(f"{_TOLD}\n\n{lines}"),)))
+        chat.append(ChatMessage("user", (Text(f"{TEXT_RESULTS}\n\n{lines}"),)))
     return chat
 
 
@@ -135,13 +140,15 @@ def _outcome(result: ToolResult) -> str:
 
 @attrs.frozen
 class ShortTermMemory(Memory):
-    """Shows the whole conversation, until it is over `max_tokens`: then its older half is left out at once.
+    """Shows the whole conversation, until it is over `max_tokens`: then it is cut to half of that at once.
 
-    Leaving out much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts.
-    The last notice of each source, such as that of the mode, stays in front of what is shown: it still holds.
+    Cutting much and seldom keeps the prompt's prefix, and with it the provider's cache, as it is between two cuts. A cut shortens
+    older tool results first, to 1,000 characters, and then leaves out the oldest messages, and the oldest calls with their
+    results. The message that began the running turn, the user's latest message, and the last notice of each source, such as that
+    of the mode, are always shown. The last five results of the running turn stay whole as long as they fit.
 
-    What does not fit even by itself, a message or an answer's calls with their results, ends its turn with `ContextOverflow`;
-    with the next message a notice stands in its place.
+    A message, or an answer's calls with their results, that does not fit by itself ends its turn with `ContextOverflow`. With the
+    next message a notice takes its place.
     """
 
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
@@ -160,13 +167,13 @@ class ShortTermMemory(Memory):
         return ShortTermView.restored(budget, fields) if is_ours else None
 
 
-_FORM = "short term 1"
+_FORM = "short term 2"
 """Of what a view saves; to be changed with whatever makes `add` show something else."""
 
 
 @attrs.define(eq=False)
 class ShortTermView(ModelView):
-    """The conversation of one session, cut at the front where it got too long."""
+    """The conversation of one session, cut where it got too long."""
 
     _budget: int
     """In characters."""
@@ -180,8 +187,14 @@ class ShortTermView(ModelView):
     _left_out: int = 0
     _notices: dict[str, ChatMessage] | None = None
     """The last of each source."""
+    _asked: tuple[ChatMessage, ...] = ()
+    """The user's latest message, with those that are answered together with it."""
+    _cause: tuple[ChatMessage, ...] = ()
+    """The message that began the running turn, if somebody else than the user sent it."""
+    _tasks: tuple[ChatMessage, ...] = ()
+    """Messages of `_asked` and `_cause` from before the cut, which are shown in front."""
     _kept: tuple[ChatMessage, ...] = ()
-    """Those of them that were said before the cut."""
+    """Notices from before the cut, which are shown in front."""
     _settles: tuple[Part, ...] | None = None
     """The newest message's parts, where it goes as user only as long as it is the one to be answered."""
 
@@ -190,33 +203,38 @@ class ShortTermView(ModelView):
 
     def _saved(self) -> tuple[object, ...]:
         """All that it holds, as plain data."""
-        shown = [*self._kept, *self._chat]
+        shown = [*self._tasks, *self._kept, *self._chat]
         notices = self._notices or {}
-        places = {id(said): place for place, said in enumerate(shown)} if notices else {}
-        gone = [notice for notice in notices.values() if id(notice) not in places]
-        places |= {id(notice): len(shown) + number for number, notice in enumerate(gone)}
+        places = {id(said): place for place, said in enumerate(shown)}
+        gone = [said for said in (*notices.values(), *self._asked, *self._cause) if id(said) not in places]
+        places |= {id(said): len(shown) + number for number, said in enumerate(gone)}
         return (
             *(_FORM, self._budget, self._room, self._characters, self._is_too_long, self._left_out),
             None if self._settles is None else plain_parts(self._settles),
-            *(plain_chat([*shown, *gone]), len(self._kept), len(self._chat)),
+            *(plain_chat([*shown, *gone]), len(self._tasks), len(self._kept), len(self._chat)),
             [[source, places[id(notice)]] for source, notice in notices.items()],
+            *([places[id(said)] for said in each] for each in (self._asked, self._cause)),
         )
 
     @classmethod
     def restored(cls, budget: int, fields: Sequence[Any]) -> Self:
         """A view with what `save` wrote; a notice is the same object wherever it stands."""
-        room, characters, is_too_long, left_out, settles, plain, kept, chat, notices = fields
+        room, characters, is_too_long, left_out, settles, plain, tasks, kept, chat, *places = fields
+        notices, asked, cause = places
         said = read_chat(plain)
-        view = cls(budget, room, said[kept : kept + chat], characters)
+        view = cls(budget, room, said[tasks + kept : tasks + kept + chat], characters)
         view._is_too_long, view._left_out = is_too_long, left_out
-        view._kept = tuple(said[:kept])
+        view._tasks, view._kept = tuple(said[:tasks]), tuple(said[tasks : tasks + kept])
         view._notices = {source: said[place] for source, place in notices} or None
+        view._asked = tuple([said[place] for place in asked])
+        view._cause = tuple([said[place] for place in cause])
         view._settles = None if settles is None else read_parts(settles)
         return view
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         if self._settles is not None:
             self._settle(self._settles)
+        kind = message.sender.kind
         for said in to_chat(message, answered=answered):
             size = count_characters(said.parts)
             if size * 2 > self._budget and said.role == "assistant":
@@ -226,8 +244,14 @@ class ShortTermView(ModelView):
             if self._is_too_long:
                 self._leave_out_last()
             self._characters += size
+            if kind == "user":
+                is_joined = len(self._chat) > 1 and self._asked and self._chat[-2] is self._asked[-1]
+                self._asked = (*self._asked, said) if is_joined else (said,)
+                self._cause = ()
+            elif answered and message.causation_id is None:
+                self._cause = (said,)
             if answered:
-                self._settles = message.parts if message.sender.kind in _OWN else None
+                self._settles = message.parts if kind in _OWN else None
             elif message.is_note:
                 self._notices = {**(self._notices or {}), message.sender.name: said}
         if self._characters > self._room:
@@ -235,7 +259,10 @@ class ShortTermView(ModelView):
 
     def _settle(self, parts: tuple[Part, ...]) -> None:
         """Have what was to be answered stand as the assistant's own words, now that more has come."""
-        self._chat = [*self._chat[:-1], ChatMessage("assistant", parts)]
+        said, last = ChatMessage("assistant", parts), self._chat[-1]
+        self._chat = [*self._chat[:-1], said]
+        if self._cause and self._cause[-1] is last:
+            self._cause = (said,)
         self._settles = None
 
     def _leave_out_last(self) -> None:
@@ -246,6 +273,8 @@ class ShortTermView(ModelView):
             size = _size(gone)
             told = instead_of(gone, size, self._budget)
             self._chat = [*self._chat[:start], told, self._chat[-1]]
+            self._asked = tuple([told if said in gone else said for said in self._asked])
+            self._cause = tuple([told if said in gone else said for said in self._cause])
             self._characters += count_characters(told.parts) - size
             self._is_too_long = False
 
@@ -258,20 +287,39 @@ class ShortTermView(ModelView):
         if self._characters > room:
             self._make_room(room)
             if self._characters > self._room - length(tail):
-                raise overflow((*self._kept, *self._chat[self._last(len(self._chat)) :]), tail, self._budget)
+                last = self._chat[self._last(len(self._chat)) :]
+                front = (said for said in (*self._tasks, *self._kept, *self._pinned()) if said not in last)
+                raise overflow((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        before = self._left_out
-        self._leave_out(int(self._characters * share))
-        return self._left_out > before
+        wanted = share * sum(estimate_part_tokens(said.parts) for said in self._shown())
+        return self._shorten(wanted, estimate_part_tokens) or self._shorten(
+            wanted, estimate_part_tokens, is_deep=True
+        )
 
     def messages(self) -> Sequence[ChatMessage]:
         chat = self._chat
         if self._left_out:
-            return Shown(chat, front=(left_out_notice(self._left_out - len(self._kept)), *self._kept))
+            return Shown(chat, front=self._front())
         if len(chat) > _SHORT:
             return Shown(chat, front=(OPENING,) if chat[0].role == "assistant" else ())
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
+
+    def _front(self) -> tuple[ChatMessage, ...]:
+        """Return what is shown in front of a conversation that was cut."""
+        tasks, kept = self._tasks, self._kept
+        told = left_out_notice(self._left_out - len(tasks) - len(kept))
+        if tasks and tasks[0].role == "user":
+            return (*tasks, told, *kept)
+        return (told, *kept, *tasks)
+
+    def _shown(self) -> Sequence[ChatMessage]:
+        """Return all messages that are shown, without the notice that there was more."""
+        return (*self._tasks, *self._kept, *self._chat)
+
+    def _pinned(self) -> tuple[ChatMessage, ...]:
+        """Return the messages that are shown whatever is left out."""
+        return (*self._asked, *self._cause, *(self._notices or {}).values())
 
     def _make_room(self, room: int) -> None:
         """Leave out what is old; what is too long by itself is not what the others have to make room for."""
@@ -279,43 +327,61 @@ class ShortTermView(ModelView):
         self._is_too_long = last > self._budget
         too_long = last if last > room else 0
         if self._characters - too_long > room:
-            self._leave_out(max(0, room) // 2 + too_long)
+            self._shorten(max(0, room) // 2 + too_long, _count)
+            if self._characters - too_long > room:
+                self._shorten(room + too_long, _count, is_deep=True, is_last_fixed=too_long > 0)
 
-    def _leave_out(self, wanted: int) -> None:
-        """Forget the oldest messages until it is `wanted` characters long, but never one of an answer and its results."""
-        gone = 0
-        for place in range(1, len(self._chat)):
-            self._characters -= count_characters(self._chat[place - 1].parts)
-            if self._begins(place):
-                gone = place
-                if self._characters <= wanted:
-                    break
-        self._cut(gone)
+    def _shorten(
+        self, wanted: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True
+    ) -> bool:
+        """Cut the conversation to about `wanted`, in the unit of `measure`; return False if nothing can be cut."""
+        asked = self._asked[-1:] if is_deep else self._asked
+        pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
+        front = [said for said in (*self._tasks, *self._kept) if id(said) in pinned]
+        found = cut(
+            self._chat,
+            wanted - sum(measure(said.parts) for said in front),
+            measure,
+            pinned=pinned,
+            task=set(map(id, (*self._asked, *self._cause))),
+            is_deep=is_deep,
+            is_last_fixed=is_last_fixed,
+        )
+        if found is None:
+            return False
+        if is_deep:
+            self._asked = asked
+        self._take_over(found)
+        return True
+
+    def _take_over(self, found: Cut) -> None:
+        """Show the conversation as a cut left it."""
+        self._chat = found.chat  # what models were shown before stays as it was
+        self._left_out += found.left_out
+        if found.left_out:
+            self._room = self._budget - _FRONT
+        self._keep_pinned()
 
     def _cut(self, gone: int) -> None:
         """Leave out so many of the oldest messages."""
-        self._chat = self._chat[gone:]  # what models were shown before stays as it was
-        self._left_out += gone
         if gone:
-            self._room = self._budget - _FRONT
+            self._take_over(Cut(self._chat[gone:], gone, {}))
+
+    def _keep_pinned(self) -> None:
+        """Show in front what has to be shown and was left out."""
+        self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept = missing_from(self._chat, (self._notices or {}).values())
-        self._characters = sum(count_characters(message.parts) for message in (*self._kept, *self._chat))
+        self._characters = _size(self._shown())
 
     def _begins(self, place: int) -> bool:
         return begins(self._chat, place)
 
 
+def _count(parts: Sequence[Part]) -> float:
+    return count_characters(parts)
+
+
 _make_view = maker(ShortTermView)
-
-
-def begins(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True for a message that stands by itself, so that all before it can be left out."""
-    message = chat[place]
-    if not place:
-        return True
-    if message.role == "tool" or any(isinstance(part, ToolCall) for part in chat[place - 1].parts):
-        return False
-    return not (isinstance(text := message.parts[0], Text) and text.text.startswith(_TOLD))
 
 
 def _size(messages: Iterable[ChatMessage]) -> int:

@@ -15,7 +15,7 @@ from .short_term import ShortTermView
 
 MANY_TOKENS = 180_000
 """The most that is shown where only the turns are bounded."""
-_FORM = "sliding 1"
+_FORM = "sliding 2"
 _GONE = -1
 """The place of a message that is not shown any more."""
 

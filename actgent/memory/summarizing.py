@@ -9,14 +9,15 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, Part, Text, ToolCall, ToolResult
 
 from .base import Memory
+from .cutting import Cut, begins
 from .marks import unmarked
 from .room import CHARACTERS_A_TOKEN
 from .saved_view import pack, unpack
-from .short_term import SUMMARY, ShortTermView, begins, to_chat
+from .short_term import SUMMARY, ShortTermView, to_chat
 
 MOST_READ = 400_000
 """Characters of a conversation that are summarized at once."""
-_FORM = "summarizing 2"
+_FORM = "summarizing 3"
 _LONGEST = 4_000
 """Characters of one part that are summarized."""
 _LEAST = 4
@@ -155,10 +156,11 @@ class SummarizingView(ShortTermView):
         if self._ends and self._ends[-1][1] is last:
             self._ends[-1] = self._ends[-1][0], self._chat[-1]
 
-    def _cut(self, gone: int) -> None:
-        super()._cut(gone)
+    def _take_over(self, found: Cut) -> None:
+        super()._take_over(found)
         kept = set(map(id, self._chat))
-        self._ends = [each for each in self._ends if id(each[1]) in kept]
+        ends = ((number, found.replaced.get(id(said), said)) for number, said in self._ends)
+        self._ends = [each for each in ends if id(each[1]) in kept]
 
     def _numbered(self) -> list[tuple[int, int]]:
         """Numbers of messages of the record, and where they end in what is shown."""
