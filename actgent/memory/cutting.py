@@ -5,15 +5,19 @@ whole as long as anything else can be cut.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
 from actgent.errors.printable import counted
 from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
 
+from .shortened import shortened
+
 KEPT_RESULTS = 5
 """Newest results of the running turn that are shortened only if nothing else can be cut."""
+DEEP_SHARE = 0.85
+"""Share of a conversation that is left at least when its newest results have to be shortened: as few of them as possible."""
 SHORT_CHARACTERS = 1_000
 """Characters that are left of a shortened result."""
 TEXT_RESULTS = "Tool results:"
@@ -22,6 +26,9 @@ _NOTICE = re.compile(r"\n\[the first \d+ of (\d+) characters([^\[\]\n]*)\]\Z")
 _PLAIN_ID = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 _WORTH = 0.01
 """Share of the conversation that a cut has to free, or it does not change anything."""
+
+_SPARE = 0.03
+"""Share of the wanted size that may stay empty; where more is, a round that was left out is shown shortened."""
 
 Measure = Callable[[Sequence[Part]], float]
 """Returns the size of some parts, in a unit of the caller."""
@@ -37,24 +44,6 @@ class Cut:
     """Number of messages that are not in `chat` any more; the caller shows the pinned ones of them in front."""
     replaced: dict[int, ChatMessage]
     """Shortened messages, by the identity of the message that each replaces."""
-
-
-@attrs.frozen(eq=False)
-class _Result:
-    """One tool result that can be shortened."""
-
-    place: int
-    """Place of its message."""
-    part: int
-    """Place in its message."""
-    size: float
-    least: float
-    """Size of the result if it is shortened to `SHORT_CHARACTERS`."""
-    characters: int
-
-    def limit(self, size: float) -> int:
-        """Return the characters that fit into a size between `least` and `size`."""
-        return SHORT_CHARACTERS + int((size - self.least) / self.size * self.characters)
 
 
 def begins(chat: Sequence[ChatMessage], place: int) -> bool:
@@ -80,12 +69,19 @@ def cut(
     """Cut a conversation to about `wanted`, in the unit of `measure`; return None if nothing worth it can be cut.
 
     `pinned` are the identities of messages that have to be shown; those of `task` among them began the running turn.
-    The newest `KEPT_RESULTS` results of the running turn and their calls stay as they are, unless `is_deep`: then these results
-    are shortened, oldest first, so that the conversation fits into `wanted`. `is_last_fixed` excepts the last round.
+    The newest `KEPT_RESULTS` results of the running turn and their calls stay as they are, unless `is_deep`: then these calls
+    and results are shortened, and at last left out, oldest first. `is_last_fixed` keeps the results of the last round whole.
     """
     if not chat:
         return None
-    return _Cutter(chat, wanted, measure, pinned, task).cut(is_deep=is_deep, is_last_fixed=is_last_fixed)
+    cutter = _Cutter(chat, wanted, measure, pinned, task)
+    before = cutter.total
+    cutter.shorten_old_results()
+    cutter.leave_out_old_rounds()
+    if is_deep:
+        cutter.cut_new_rounds(is_last_fixed=is_last_fixed)
+    cutter.give_back()
+    return None if before - cutter.total < before * _WORTH else cutter.made()
 
 
 class _Cutter:
@@ -99,84 +95,121 @@ class _Cutter:
         pinned: Collection[int],
         task: Collection[int],
     ) -> None:
-        self._chat = chat
-        self._wanted = wanted
-        self._measure = measure
+        self._whole, self._now = chat, [*chat]
+        self._wanted, self._measure, self._pinned = wanted, measure, pinned
         self._sizes = [measure(said.parts) for said in chat]
+        self.total = sum(self._sizes)
+        """The size of what is left."""
         starts = [place for place in range(len(chat)) if begins(chat, place)]
         self._rounds = list(zip(starts, [*starts[1:], len(chat)], strict=True))
+        self._last = starts[-1]
         begun = max((place for place, said in enumerate(chat) if id(said) in task), default=-1)
-        self._results = list(self._find_results())
-        own = [each for each in self._results if each.place > begun]
-        self._kept = own[:KEPT_RESULTS]
-        """The newest results of the running turn, newest first."""
-        oldest = self._kept[-1].place if self._kept else len(chat)
-        self._droppable = [
-            (start, end)
-            for start, end in self._rounds[:-1]
-            if end <= oldest and not any(id(said) in pinned for said in chat[start:end])
-        ]
+        self._results = [place for place in range(len(chat)) if _has_results(chat[place])]
+        self._kept = self._find_kept(begun)
+        """The first place of the newest results of the running turn, with their calls."""
+        self._first = 0
+        """The place where what is left begins, but for pinned messages."""
 
-    def cut(self, *, is_deep: bool, is_last_fixed: bool) -> Cut | None:
-        before, last = sum(self._sizes), self._rounds[-1][0]
-        kept = [each for each in self._results if each in self._kept or each.place >= last]
-        older = [each for each in self._results if each not in kept]
-        total = before - sum(each.size - each.least for each in older)
-        dropped, total = self._drop(total, older)
-        shortened = [each for each in older if each.place >= dropped]
-        if is_deep:
-            for each in reversed(kept):
-                if total <= self._wanted or (is_last_fixed and each.place >= last):
-                    break
-                shortened.insert(0, each)
-                total -= each.size - each.least
-        sizes = []
-        for each in shortened:  # the newest get back what is left of the room
-            given = max(0.0, min(self._wanted - total, each.size - each.least))
-            sizes.append(each.least + given)
-            total += given
-        if before - total < before * _WORTH:
-            return None
-        return self._made(dropped, list(zip(shortened, sizes, strict=True)))
+    def shorten_old_results(self) -> None:
+        """Shorten the results before the newest ones."""
+        for place in self._results:
+            if place < self._kept:
+                self._put(place, shorten_message(self._now[place], SHORT_CHARACTERS))
 
-    def _find_results(self) -> Iterator[_Result]:
-        """Find all tool results, newest first."""
-        for place in reversed(range(len(self._chat))):
-            said = self._chat[place]
-            if said.role != "tool" and not _has_text_results(said):
+    def leave_out_old_rounds(self) -> None:
+        """Leave out the oldest rounds before the newest results, until the rest fits."""
+        self._leave_out(self._kept)
+
+    def cut_new_rounds(self, *, is_last_fixed: bool) -> None:
+        """Cut the newest rounds until they fit: their words first, then their results, oldest first, then all but the last."""
+        new = range(self._kept, len(self._now))
+        for place in new:
+            if place not in self._results and not self._fits:
+                self._put(place, shorten_words(self._now[place]))
+        for place in self._results:
+            if place in new and not (is_last_fixed and place > self._last) and not self._fits:
+                self._put(place, shorten_message(self._now[place], SHORT_CHARACTERS))
+        self._leave_out(self._last)
+
+    def give_back(self) -> None:
+        """Show as much of the results that were shortened as there is room for, then rounds that were left out, newest first."""
+        for place in reversed(self._results):
+            if place >= self._first and self._now[place] is not self._whole[place]:
+                self._lengthen(place)
+        for start, end in reversed(self._rounds):
+            room = self._wanted - self.total
+            if end > self._first:
                 continue
-            for number in reversed(range(len(said.parts))):
-                part = said.parts[number]
-                if isinstance(part, ToolResult | Text):
-                    size, short = self._measure((part,)), shorten(part, SHORT_CHARACTERS)
-                    least = size if short is part else min(size, self._measure((short,)))
-                    yield _Result(place, number, size, least, _length(part))
-
-    def _drop(self, total: float, older: Sequence[_Result]) -> tuple[int, float]:
-        """Leave out the oldest rounds until the rest fits; return where the last of them ends, and the size of the rest."""
-        sizes, end = [*self._sizes], 0
-        for each in older:
-            sizes[each.place] -= each.size - each.least
-        for start, after in self._droppable:
-            if total <= self._wanted:
+            if room < self._wanted * _SPARE or id(self._whole[start]) in self._pinned:
                 break
-            total -= sum(sizes[start:after])
-            end = after
-        return end, total
+            said = [shorten_words(each) for each in self._now[start:end]]
+            if sum(self._measure(each.parts) for each in said) > room:
+                break
+            self._first = start
+            for place, each in enumerate(said, start):
+                self.total += self._sizes[place]
+                self._put(place, each)
 
-    def _made(self, first: int, shortened: Sequence[tuple[_Result, float]]) -> Cut:
-        """Put the conversation together that is left; `first` is the place where it begins, but for pinned messages."""
-        parts: dict[int, list[Part]] = {}
-        for each, size in shortened:
-            if size < each.size:
-                changed = parts.setdefault(each.place, [*self._chat[each.place].parts])
-                changed[each.part] = shorten(changed[each.part], each.limit(size))
+    def made(self) -> Cut:
+        """Return what is left."""
         replaced = {
-            id(self._chat[place]): attrs.evolve(self._chat[place], parts=tuple(changed))
-            for place, changed in parts.items()
+            id(whole): now for whole, now in zip(self._whole, self._now, strict=True) if whole is not now
         }
-        chat = [replaced.get(id(said), said) for said in self._chat[first:]]
-        return Cut(chat, first, replaced)
+        return Cut(self._now[self._first :], self._first, replaced)
+
+    @property
+    def _fits(self) -> bool:
+        return self.total <= self._wanted
+
+    def _find_kept(self, begun: int) -> int:
+        """Return the place where the rounds begin that hold the newest results of the running turn; the last round at least."""
+        found, first = 0, self._last
+        for place in reversed(self._results):
+            if place <= begun or found >= KEPT_RESULTS:
+                break
+            found += len(self._whole[place].parts)
+            first = min(first, place)
+        return max(start for start, _ in self._rounds if start <= first)
+
+    def _put(self, place: int, said: ChatMessage) -> None:
+        """Show a message in the place of another."""
+        if said is not self._now[place]:
+            size = self._measure(said.parts)
+            self.total += size - self._sizes[place]
+            self._now[place], self._sizes[place] = said, size
+
+    def _leave_out(self, before: int) -> None:
+        """Leave out the oldest rounds before a place, but for pinned messages, until the rest fits."""
+        for start, end in self._rounds:
+            if self._fits or end > before:
+                break
+            if start >= self._first and not any(id(said) in self._pinned for said in self._whole[start:end]):
+                self.total -= sum(self._sizes[start:end])
+                self._first = end
+
+    def _lengthen(self, place: int) -> None:
+        """Show as much of a shortened result as there is room for."""
+        whole, room = self._whole[place], self._wanted - self.total
+        more = self._measure(whole.parts) - self._sizes[place]
+        if more <= room:
+            self._put(place, whole)
+        elif room > 0:
+            characters = sum(max(0, _length(part) - SHORT_CHARACTERS) for part in whole.parts)
+            given = int(room / more * characters) // len(whole.parts)
+            self._put(place, shorten_message(whole, SHORT_CHARACTERS + given))
+
+
+def shorten_words(said: ChatMessage) -> ChatMessage:
+    """Return a model's answer with long words and arguments shortened; one with thoughts as it is, as providers sign those."""
+    is_plain = said.role == "assistant" and all(isinstance(part, Text | ToolCall) for part in said.parts)
+    return shortened(said) if is_plain else said
+
+
+def shorten_message(said: ChatMessage, limit: int) -> ChatMessage:
+    """Return a message with results of at most `limit` characters each; the same object if they are no longer."""
+    parts = tuple([shorten(part, limit) for part in said.parts])
+    is_same = all(one is two for one, two in zip(parts, said.parts, strict=True))
+    return said if is_same else attrs.evolve(said, parts=parts)
 
 
 def shorten(part: Part, limit: int) -> Part:
@@ -215,6 +248,10 @@ def _length(part: Part) -> int:
     if isinstance(part, ToolResult):
         return len(part.content) + len(part.error or "")
     return len(part.text) if isinstance(part, Text) else 0
+
+
+def _has_results(message: ChatMessage) -> bool:
+    return message.role == "tool" or _has_text_results(message)
 
 
 def _has_text_results(message: ChatMessage) -> bool:

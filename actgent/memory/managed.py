@@ -9,9 +9,9 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
 from .base import ManageHistory, Memory, ModelView
-from .cutting import begins
-from .room import CHARACTERS_A_TOKEN, count_characters, length, overflow
-from .short_term import OPENING, to_chat
+from .cutting import DEEP_SHARE, Measure, cut
+from .room import CHARACTERS_A_TOKEN, count_characters, estimate_part_tokens, length, overflow
+from .short_term import OPENING, left_out_notice, missing_from, to_chat
 from .shown import Shown
 
 
@@ -26,7 +26,7 @@ class ManagedMemory(Memory):
 
     manage: ManageHistory
     max_tokens: int = attrs.field(default=180_000, validator=attrs.validators.ge(1))
-    """The most that may be shown, estimated as in `ShortTermMemory.max_tokens`; more ends the turn with `ContextOverflow`."""
+    """The most that may be shown, estimated as in `ShortTermMemory.max_tokens`; more is cut as there, until the next turn begins."""
 
     def open_view(self) -> "ManagedView":
         return ManagedView(self.manage, self.max_tokens * CHARACTERS_A_TOKEN)
@@ -45,6 +45,10 @@ class ManagedView(ModelView):
     """True: a turn has begun since the function was asked."""
     _begun: int = 0
     """The place behind the message that began it; more stands there where the session was opened in the middle of a turn."""
+    _pinned: tuple[ChatMessage, ...] = ()
+    """The messages to be answered, and the last notice of each source: they are shown whatever a cut leaves out."""
+    _front: tuple[ChatMessage, ...] = ()
+    """What a cut has put in front of the rest."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
@@ -54,29 +58,43 @@ class ManagedView(ModelView):
             self._chat.extend(to_chat(message, answered=answered))
 
     def check_room(self, tail: str = "") -> None:
-        shown = self.messages()
-        if sum(count_characters(said.parts) for said in shown) + length(tail) > self._budget:
-            raise overflow(shown, tail, self._budget)
+        if self._size() + length(tail) > self._budget:
+            half, whole = self._budget // 2, self._budget - length(tail)
+            if not self._cut(half, count_characters) or self._size() > whole:
+                self._cut(whole, count_characters, is_deep=True)
+            if self._size() > whole:
+                raise overflow(self.messages(), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        """Leave out the oldest until the next turn begins, for which the function is asked again."""
-        self.messages()
-        sizes = [count_characters(said.parts) for said in self._chat]
-        left, wanted, gone = sum(sizes), sum(sizes) * share, 0
-        for place in range(1, len(self._chat)):
-            left -= sizes[place - 1]
-            if begins(self._chat, place):
-                gone = place
-                if left <= wanted:
-                    break
-        self._chat = self._chat[gone:]
-        return gone > 0
+        """Cut what is shown until the next turn begins, for which the function is asked again."""
+        size = sum(estimate_part_tokens(said.parts) for said in self.messages())
+        if self._cut(size * share, estimate_part_tokens):
+            return True
+        return self._cut(size * max(share, DEEP_SHARE), estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
         if self._is_due:
             self._chat, self._is_due = self._managed(), False
         chat = self._chat
-        return Shown(chat, front=(OPENING,) if chat and chat[0].role == "assistant" else ())
+        begins_alone = bool(chat) and chat[0].role == "assistant" and not self._front
+        return Shown(chat, front=(OPENING,) if begins_alone else self._front)
+
+    def _size(self) -> int:
+        return sum(count_characters(said.parts) for said in self.messages())
+
+    def _cut(self, wanted: float, measure: Measure, *, is_deep: bool = False) -> bool:
+        """Cut what is shown to about `wanted`; return False if nothing can be cut."""
+        pinned = set(map(id, self._pinned))
+        front = sum(measure(said.parts) for said in self._front)
+        found = cut(self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep)
+        if found is None:
+            return False
+        if found.left_out:
+            gone = missing_from(found.chat, self._pinned)
+            told = left_out_notice(found.left_out - len(gone))
+            self._front = (told, *gone) if gone and gone[0].role == "assistant" else (*gone, told)
+        self._chat = found.chat
+        return True
 
     def _managed(self) -> list[ChatMessage]:
         """Ask the function, and add what was said since the turn began."""
@@ -92,7 +110,14 @@ class ManagedView(ModelView):
         asked = [given.get(each.id, each) for each in _asked(record)]
         kept = [*(each for each in kept if each.id not in {said.id for said in asked}), *asked]
         newest = record[-1].id
-        shown = [said for each in whole(kept) for said in to_chat(each, answered=each.id == newest)]
+        shown, pinned = list[ChatMessage](), list[ChatMessage]()
+        ids = {each.id for each in (*asked, *_last_notices(record))}
+        for each in whole(kept):
+            said = to_chat(each, answered=each.id == newest)
+            shown += said
+            if each.id in ids:
+                pinned += said
+        self._pinned, self._front = tuple(pinned), ()
         since = (said for each in self._record[self._begun :] for said in to_chat(each, answered=False))
         return [*shown, *since]
 

@@ -21,7 +21,7 @@ from actgent.support.outside_text import fence
 from actgent.support.quick_init import maker
 
 from .base import Memory, ModelView
-from .cutting import TEXT_RESULTS, Cut, Measure, begins, cut
+from .cutting import DEEP_SHARE, TEXT_RESULTS, Cut, Measure, begins, cut
 from .marks import unmarked, unmarked_parts, unmarked_result
 from .room import (
     CHARACTERS_A_TOKEN,
@@ -292,10 +292,10 @@ class ShortTermView(ModelView):
                 raise overflow((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        wanted = share * sum(estimate_part_tokens(said.parts) for said in self._shown())
-        return self._shorten(wanted, estimate_part_tokens) or self._shorten(
-            wanted, estimate_part_tokens, is_deep=True
-        )
+        size = sum(estimate_part_tokens(said.parts) for said in self._shown())
+        if self._shorten(size * share, estimate_part_tokens):
+            return True
+        return self._shorten(size * max(share, DEEP_SHARE), estimate_part_tokens, is_deep=True)
 
     def messages(self) -> Sequence[ChatMessage]:
         chat = self._chat

@@ -1,5 +1,7 @@
 """An answer that is too long to be shown again: its model said it, and is told how long it was."""
 
+import operator
+
 import attrs
 
 from actgent.messages import ChatMessage, Part, Text, ToolCall
@@ -10,7 +12,8 @@ KEPT = 1_000
 
 def shortened(said: ChatMessage) -> ChatMessage:
     """The answer with its calls, each of which keeps its result, without what is long in it."""
-    return ChatMessage(said.role, tuple(map(_shortened, said.parts)))
+    parts = tuple(map(_shortened, said.parts))
+    return said if all(map(operator.is_, parts, said.parts)) else ChatMessage(said.role, parts)
 
 
 def _shortened(part: Part) -> Part:

@@ -11,6 +11,7 @@ from actgent.errors.printable import counted
 from actgent.journal.records import Fitting
 from actgent.llm import context_window as window
 from actgent.llm.base import LLM, Answer, Chat
+from actgent.memory.base import ModelView
 from actgent.memory.room import largest
 from actgent.messages import ChatMessage, Part, ToolCall, ToolResult
 from actgent.sessions.context import SessionContext
@@ -23,7 +24,9 @@ from actgent.tools.outputs.kept import ReadResult, keep_result
 from actgent.tools.outputs.results import capped
 
 HALF = 0.5
-"""The share of the room that a conversation takes behind a cut, so that the next one is long away."""
+"""The share of the room that a request takes after a cut, so that the next cut is far away."""
+MOST = 0.9
+"""The largest share of a conversation that a cut leaves."""
 SHORTENED = (10_000, 1_000)
 """Characters to which long results are shortened, the first that is enough."""
 
@@ -108,27 +111,33 @@ class ContextFitter:
         size_of = partial(window.at_most, llm, before=self._counted.get(context.conversation))
         size, view = size_of(chat), context.conversation.view
         fitting = turn.answer.fitting or Fitting(tokens=size, room=room)
-        while size > room and view.shrink(share := _share(chat, room, size)):
-            fitting = attrs.evolve(fitting, shares=(*fitting.shares, share))
-            chat = attrs.evolve(chat, messages=assemble())
-            size = size_of(chat)
-        for limit in (each for each in SHORTENED if size > room):
-            fitting = attrs.evolve(fitting, shortened=limit)
-            chat = attrs.evolve(chat, messages=with_short_results(context, turn, chat, limit))
-            size = size_of(chat)
+        counted = self._counted.get(context.conversation)
+        rate = counted.rate if counted is not None and counted.model == llm.name else 1.0
+        shorten = partial(with_short_results, context, turn)
+        for limit in (0, *SHORTENED):
+            if limit and size > room:
+                fitting = attrs.evolve(fitting, shortened=limit)
+                chat = attrs.evolve(chat, messages=shorten(chat, limit))
+                size = size_of(chat)
+            while size > room and view.shrink(share := _share(view, chat, room * HALF / rate)):
+                fitting = attrs.evolve(fitting, shares=(*fitting.shares, share))
+                chat = attrs.evolve(chat, messages=assemble())
+                if limit:
+                    chat = attrs.evolve(chat, messages=shorten(chat, limit))
+                size = size_of(chat)
+                if not limit:  # a long result is shortened before the newest rounds are cut
+                    break
         if size > room:
             raise _overflow(llm, chat, size, room)
         turn.answer.fitting = attrs.evolve(fitting, room=room)
         return chat
 
 
-def _share(chat: Chat, room: int, size: int) -> float:
-    """Return the share of the conversation that is to stay, so that all takes half of the room."""
-    said = window.conversation(chat.messages)
-    whole = window.estimate(chat) or 1.0
-    told = size * said / whole
-    wanted = room * HALF - (size - told)
-    return min(max(wanted / told, 0.0), HALF) if told else 0.0
+def _share(view: ModelView, chat: Chat, wanted: float) -> float:
+    """Return the share of a view's messages that is to stay, so that the request takes `wanted` estimated tokens."""
+    shown = window.conversation(view.messages())
+    others = window.estimate(chat) - shown
+    return min(max((wanted - others) / shown, 0.0), MOST) if shown else 0.0
 
 
 def with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
