@@ -34,6 +34,8 @@ class LimitedView(ModelView):
     """For each record message of the current turn: how many messages the model is shown for it, and whether it is an answer."""
     _parts: list[int] = attrs.field(factory=list)
     """The earlier turns in two parts each: messages before the final answer, and from the final answer on."""
+    _begun: ChatMessage | None = None
+    """The message that began the current turn."""
     _notices: list[tuple[str, ChatMessage]] = attrs.field(factory=list)
     """All of them, with their sources."""
 
@@ -43,6 +45,8 @@ class LimitedView(ModelView):
             self._notices.append((message.sender.name, self._inner.messages()[-1]))
         elif message.correlation_id is None:
             self._end_turn()
+        if not self._turn and (shown := self._inner.messages()):
+            self._begun = shown[-1]
         is_answer = message.sender.kind == "assistant" and message.correlation_id is not None
         self._turn.append((len(to_chat(message, answered=answered)), is_answer))
 
@@ -64,7 +68,7 @@ class LimitedView(ModelView):
         shown = self._inner.messages()
         if self.limit is None:
             return shown
-        turn = max(0, len(shown) - sum(size for size, _ in self._turn))
+        turn = self._find_turn(shown)
         start = max(0, turn - sum(self._parts[max(0, len(self._parts) - self.limit) :]))
         while start < turn and not _stands_alone(shown, start):
             start += 1
@@ -72,6 +76,14 @@ class LimitedView(ModelView):
             return shown
         notices = missing_from(shown[start:], self._notices_in(shown[:turn]))
         return (left_out_notice(start - len(notices)), *notices, *shown[start:])
+
+    def _find_turn(self, shown: Sequence[ChatMessage]) -> int:
+        """Return the place where the current turn begins; its first message stays if the memory leaves out what followed it."""
+        if self._begun is not None:
+            for place, said in enumerate(shown):
+                if said.parts is self._begun.parts:
+                    return place
+        return max(0, len(shown) - sum(size for size, _ in self._turn))
 
     def _notices_in(self, shown: Sequence[ChatMessage]) -> Iterable[ChatMessage]:
         """The last notice of each source among these."""

@@ -96,8 +96,8 @@ class AgentCore:
     hooks: Hooks = attrs.field(factory=Hooks)
     modes: Modes | None = None
     guards: Guards = attrs.field(factory=Guards)
-    begin_with_summary: Callable[[SessionContext], object] | None = None
-    """Has a turn begin with the summary that was made before it; None: no summaries are made."""
+    bring_summary: Callable[[SessionContext, Turn], object] | None = None
+    """Brings summaries into conversations, between the rounds of turns too; None: no summaries are made."""
     receivers: Receivers | None = None
     """Agents that its sessions may be handed over to; None if there are none."""
 
@@ -201,8 +201,8 @@ class AgentCore:
     async def _pass(self, context: SessionContext, turn: Turn, message: Message) -> None:
         if self.modes is not None:
             self._tell_modes(self.modes, context, turn, message)
-        if self.begin_with_summary is not None and message is turn.message:
-            self.begin_with_summary(context)
+        if self.bring_summary is not None:
+            self.bring_summary(context, turn)
         if self.calling.registry.has_toolsets:
             offer_tools(context, turn, self.calling.registry)
         self.remember(context, turn, message)

@@ -1,4 +1,4 @@
-"""Summaries of conversations: a model writes them beside the sessions, and turns begin with them."""
+"""Summaries of conversations: a model writes them while turns run, and the next request begins with them."""
 
 from collections.abc import Callable
 
@@ -13,6 +13,7 @@ from actgent.memory.short_term import SUMMARY
 from actgent.memory.summarizing import Material, SummarizingView
 from actgent.messages import ChatMessage, Message, Priority, Sender, Text
 from actgent.sessions.context import SessionContext
+from actgent.sessions.turn import Turn
 from actgent.support.foreign import failure_of
 from actgent.support.logs import Each, logger_of
 from actgent.tools.outputs.results import worded
@@ -44,8 +45,13 @@ class SummaryMaker:
     budget_of: Callable[[SessionContext], Budget | None]
     """What the summaries of a session are paid from, if anything bounds it."""
 
+    def bring(self, context: SessionContext, turn: Turn) -> None:
+        """Bring the summary that is ready into the conversation, and begin the next one if it is due."""
+        add_summary(context, turn)
+        self.look(context)
+
     def look(self, context: SessionContext) -> None:
-        """Have a summary begun, if one is due; called when a turn of the session is over."""
+        """Begin a summary if one is due; called between the rounds of a turn, and when the turn is over."""
         view = context.conversation.view
         if not isinstance(view, SummarizingView) or view.is_making or view.ready or context.closed:
             return
@@ -106,8 +112,8 @@ class SummaryMaker:
         return await self.spending.complete_beside(budget, self.llm, chat)
 
 
-def begin_with_summary(context: SessionContext) -> None:
-    """Write a summary that is ready into the record, before the message that a turn begins with."""
+def add_summary(context: SessionContext, turn: Turn) -> None:
+    """Write a summary that is ready into the record, before the next message of a turn."""
     view = context.conversation.view
     if not isinstance(view, SummarizingView) or view.ready is None or context.conversation.open_calls:
         return
@@ -122,4 +128,5 @@ def begin_with_summary(context: SessionContext) -> None:
     )
     context.conversation.append(said)
     if context.log is not None:
-        context.log.add(Said(message=said, calls=0, repairs=0))
+        progress = turn.progress
+        context.log.add(Said(message=said, calls=progress.calls, repairs=progress.repairs))

@@ -10,7 +10,6 @@ from actgent.control.limits import Limits
 from actgent.database.database import Database
 from actgent.llm.adapters import ModelLike
 from actgent.llm.models import resolve_model
-from actgent.memory.base import Memory
 from actgent.messages import OnBusy
 from actgent.runtime.actor import AgentActor
 from actgent.runtime.intake import Intake
@@ -135,7 +134,7 @@ def build_opener(
 def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionContext], object]:
     """Return what is done with a session whose turn is over."""
     forget = actor.lifecycle.forget_if_over
-    if actor.core.begin_with_summary is None:
+    if not actor.core.memory.summarizes:
         return forget
     from actgent.turns.summaries import SummaryMaker  # noqa: PLC0415 - most agents make none
 
@@ -148,21 +147,13 @@ def _on_released(actor: AgentActor, accounts: Accounts) -> Callable[[SessionCont
         spending=core.models.spending,
         budget_of=accounts.beside,
     )
+    core.bring_summary = maker.bring
 
     def released(context: SessionContext) -> None:
         forget(context)
         maker.look(context)
 
     return released
-
-
-def summary_step(memory: Memory) -> Callable[[SessionContext], object] | None:
-    """Return what begins the turns of an agent with summaries; None where its memory makes none."""
-    if not memory.summarizes:
-        return None
-    from actgent.turns.summaries import begin_with_summary  # noqa: PLC0415 - as above
-
-    return begin_with_summary
 
 
 def _face(services: SessionServices, context: SessionContext, deps: object) -> Session:

@@ -26,8 +26,6 @@ from actgent.turns.observer import Observer
 from actgent.turns.reports import Reports
 from actgent.turns.spans import TurnSpans
 
-from .actor import summary_step
-
 
 def build_core(
     core_type: type[AgentCore],
@@ -63,7 +61,6 @@ def build_core(
         profile=profile,
         memory=memory,
         prompts=prompts,
-        begin_with_summary=summary_step(memory),
         models=ModelCaller(
             sender=Sender(name, "assistant"),
             models=models,

@@ -14,7 +14,7 @@ from actgent.messages import Message
 from actgent.sessions.context import SessionContext
 from actgent.sessions.turn import Turn
 from actgent.turns.calls.fitting import Assemble, ContextFitter, with_short_results
-from actgent.turns.summaries import TOLD
+from actgent.turns.summaries import TOLD, add_summary
 
 NEVER = 10**9
 """Tokens from which on a replay would make summaries of its own."""
@@ -32,11 +32,30 @@ def is_summary(message: Message) -> bool:
     return message.is_note and message.sender.name == SUMMARY
 
 
-def bring_summary(context: SessionContext, summary: Message) -> None:
-    """Have the next turn of a session begin with a summary that was recorded."""
-    view = context.conversation.view
-    if isinstance(view, SummarizingView):
-        view.ready = int(summary.causation_id or 0), summary.text.removeprefix(TOLD)
+@attrs.define(eq=False)
+class RecordedSummaries:
+    """Brings the recorded summaries into a conversation, each where it stood in the recording."""
+
+    _left: deque[Message]
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "RecordedSummaries":
+        """Return the summaries of a recording."""
+        return cls(
+            deque(each.message for each in records if isinstance(each, Said) and is_summary(each.message))
+        )
+
+    def bring(self, context: SessionContext, turn: Turn) -> None:
+        """Add the next summary if the conversation has as many messages as it had then."""
+        conversation = context.conversation
+        view = conversation.view
+        if not self._left or not isinstance(view, SummarizingView):
+            return
+        place = int(self._left[0].id.rpartition("/")[2])
+        if len(conversation.messages) >= place:
+            summary = self._left.popleft()
+            view.ready = int(summary.causation_id or 0), summary.text.removeprefix(TOLD)
+            add_summary(context, turn)
 
 
 @attrs.define(eq=False)

@@ -40,7 +40,7 @@ from actgent.turns.hooks import Hooks
 from actgent.turns.reports import Reports
 
 from .comparing import Difference, State, first_difference
-from .recorded_views import RecordedFitter, bring_summary, is_summary, without_summaries
+from .recorded_views import RecordedFitter, RecordedSummaries, without_summaries
 
 
 @attrs.frozen
@@ -167,15 +167,14 @@ async def replay_with(
         running = opener.running
         running.core.router = _Router(actor).route
         running.core.models.fitter = RecordedFitter.of(recording.records)
+        running.core.bring_summary = RecordedSummaries.of(recording.records).bring
         if not run_tools:
             running.core.calling = _recorded_caller(running.core.calling, recording.records)
         context = await opener.create(opened.owner, session_id=recording.session_id)  # of any length
         session = face_of(context)
         session.on_exception(_ignore)
-        for changes, summary, message in _taken_up(recording.records):
+        for changes, message in _taken_up(recording.records):
             _restore(session.state, changes)
-            if summary is not None:
-                bring_summary(context, summary)
             await opener.intake.accept(context, message)
             await session.wait_idle()
             states.append(dict(session.state))
@@ -186,17 +185,15 @@ def _ignore(_failure: object) -> None:
     """Failures of the recording are no news."""
 
 
-def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message | None, Message]]:
-    """The messages that had their turn, with what happened to the state since the turn before, and the summary they begin with."""
+def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
+    """The messages that had their turn, with what happened to the state since the turn before."""
     accepted = {each.message.id: each.message for each in records if isinstance(each, Accepted)}
-    changes, summary, is_over = list[StateRecord](), None, True
+    changes, is_over = list[StateRecord](), True
     for record in records:
         match record:
-            case Said(message=message) if is_summary(message):
-                summary = message
             case Appended(message_id=message_id):
-                yield changes, summary, accepted[message_id]
-                changes, summary, is_over = [], None, False
+                yield changes, accepted[message_id]
+                changes, is_over = [], False
             case Ended():
                 is_over = True
             case Changed() | ActionFailed() | RolledBack() if is_over:

@@ -258,6 +258,9 @@ class Reader:
         message = said.message if said.last_call is None else said.with_text_calls()
         if not message.is_note:
             self._asking = message if message.tool_calls and not message.cut else None
+        if said.fitting is not None:  # the request before this answer was cut, and so are those after it
+            for share in said.fitting.shares:
+                self._context.conversation.view.shrink(share)
         self._take(message)
         self._context.conversation.usage += said.usage
         if self._turn is not None:
