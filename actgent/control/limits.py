@@ -121,6 +121,25 @@ class Limits:
     kept_characters: int = _bound(4_000_000, _Count(0))
     """Maximum sum of the characters of long results that a session stores for `read_result`. 0 disables the tool."""
 
+    @classmethod
+    def for_long_turns(cls, **bounds: Any) -> "Limits":
+        """Return bounds for turns of hundreds of steps, such as those of coding and research agents.
+
+        A turn may make 500 model calls, and 2,000 with all turns that it leads to, with 10,000 tool calls. A model call and a
+        tool call may take 10 minutes. All other bounds keep their defaults. `bounds` replace single values by name.
+
+        Raises:
+            ConfigurationError: A bound makes no sense.
+        """
+        profile: dict[str, Any] = {
+            "model_calls": 500,
+            "tree_model_calls": 2_000,
+            "tree_tool_calls": 10_000,
+            "model_timeout": 600.0,
+            "tool_timeout": 600.0,
+        }
+        return cls(**profile | bounds)
+
     @cached_property
     def is_shared(self) -> bool:
         """True if a shared limit is set."""

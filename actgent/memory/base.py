@@ -37,9 +37,10 @@ class ModelView(abc.ABC):
         """
 
     def shrink(self, share: float) -> bool:
-        """Leave out what is old, until what is shown takes about so much of what it takes now; False where nothing can go.
+        """Cut what is shown to about this share of its tokens; return False if nothing can be cut.
 
-        Asked for where a request does not fit into the context window of its model.
+        Called if a request does not fit into the context window of its model, and once more if it still does not. The message
+        that began the running turn has to stay. When a session is read from its journal, the recorded shares are repeated.
         """
         return False
 

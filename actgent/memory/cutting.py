@@ -81,7 +81,8 @@ def cut(
     if is_deep:
         cutter.cut_new_rounds(is_last_fixed=is_last_fixed)
     cutter.give_back()
-    return None if before - cutter.total < before * _WORTH else cutter.made()
+    is_worth_it = before - cutter.total >= before * _WORTH or cutter.total <= wanted < before
+    return cutter.made() if is_worth_it else None
 
 
 class _Cutter:

@@ -288,7 +288,8 @@ class ShortTermView(ModelView):
             self._make_room(room)
             if self._characters > self._room - length(tail):
                 last = self._chat[self._last(len(self._chat)) :]
-                front = (said for said in (*self._tasks, *self._kept, *self._pinned()) if said not in last)
+                shown = set(map(id, last))
+                front = [said for said in self._pinned() if id(said) not in shown]
                 raise overflow((*front, *last), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
@@ -329,7 +330,8 @@ class ShortTermView(ModelView):
         if self._characters - too_long > room:
             self._shorten(max(0, room) // 2 + too_long, _count)
             if self._characters - too_long > room:
-                self._shorten(room + too_long, _count, is_deep=True, is_last_fixed=too_long > 0)
+                wanted = room - _FRONT + too_long
+                self._shorten(wanted, _count, is_deep=True, is_last_fixed=too_long > 0)
 
     def _shorten(
         self, wanted: float, measure: Measure, *, is_deep: bool = False, is_last_fixed: bool = True

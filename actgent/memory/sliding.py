@@ -29,9 +29,9 @@ def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -
 class SlidingWindow(Memory):
     """Shows at most the last `turns` turns, and at most `tokens` of them.
 
-    When one is too many, the older half is left out at once, so that the prompt's prefix stays as it is between two cuts:
-    between half of them and all are shown. The turn that runs is among them, whole. The last notice of each source stays
-    in front, and what does not fit even by itself is handled as by `ShortTermMemory`.
+    If one turn is too many, the older half is left out at once, so that the prompt's prefix stays as it is between two cuts:
+    between half of the turns and all are shown. `turns` never cuts the turn that runs. `tokens` cuts as `ShortTermMemory` does:
+    also within the turn that runs, whose first message always stays.
     """
 
     turns: int | None = attrs.field(default=None, validator=_at_least_one)

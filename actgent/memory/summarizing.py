@@ -34,10 +34,10 @@ def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -
 class Summarizing(Memory):
     """Shows the last messages as they were said, and a summary of those before.
 
-    When what is shown takes more than `trigger` tokens, a model writes the summary while nobody waits for it. The next turn
-    begins with it. It stands in the record as a notice, so it is written once, and comes back after a restart. The next
-    summary is made of the last one and of what came since. Until one is there, and where its model fails, older messages
-    are shown as long as they fit into `max_tokens`.
+    If what is shown takes more than `trigger` tokens, a model writes the summary while turns go on. The next request begins with
+    it, also in the middle of a turn; the message that began the turn stays. The summary stands in the record as a notice, so it
+    is written once, and comes back after a restart. The next summary is made of the last one and of what came since. Until one
+    is there, and if its model fails, older messages are shown as long as they fit into `max_tokens`.
     """
 
     summarizes = True
@@ -88,7 +88,7 @@ class SummarizingView(ShortTermView):
     is_making: bool = attrs.field(default=False, kw_only=True)
     """True while a model writes a summary."""
     ready: tuple[int, str] | None = attrs.field(default=None, kw_only=True)
-    """A summary that is to be shown from the next turn on, and how many messages it covers."""
+    """A summary that is to be shown from the next request on, and how many messages it covers."""
     tried: int = attrs.field(default=0, kw_only=True)
     """Characters that were shown when a summary failed: the next is tried when these are a quarter more."""
     _count: int = attrs.field(default=0, kw_only=True)

@@ -13,6 +13,7 @@ import trio
 
 from actgent.control.arguments import at_least_one
 from actgent.errors import ConfigurationError
+from actgent.journal.records import Said
 from actgent.memory.base import ModelView
 from actgent.messages import NO_USAGE, Message, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
 from actgent.support.outside_text import join_origins
@@ -150,6 +151,8 @@ class SessionConversation:
     """Digests of the ids of calls from before a snapshot, `DIGEST` bytes each, sorted."""
     origin: str = ""
     """The sources of all text from outside in the conversation, such as `page, memories`; empty if there is none."""
+    last_answer: Said | None = None
+    """The model's last answer, if it was read from the journal: its usage tells how long the request before it was."""
     _call_ids: set[str] | None = None
     _notices: dict[str, str] | None = None
     """The marks of the last notices, by their sources."""

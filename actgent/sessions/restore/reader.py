@@ -261,6 +261,8 @@ class Reader:
         if said.fitting is not None:  # the request before this answer was cut, and so are those after it
             for share in said.fitting.shares:
                 self._context.conversation.view.shrink(share)
+        if said.stop:
+            self._context.conversation.last_answer = said
         self._take(message)
         self._context.conversation.usage += said.usage
         if self._turn is not None:

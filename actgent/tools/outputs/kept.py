@@ -1,6 +1,7 @@
 """Results too long for the model: kept once in the session's state, and read in pieces by `read_result`.
 
-The state is durable where the session has a journal. What stands in the conversation is the beginning only.
+The state is durable where the session has a journal. What stands in the conversation is the beginning only. Results that memory
+has shortened since are read from the session's record.
 """
 
 from collections.abc import Mapping
@@ -49,8 +50,10 @@ class ReadResult(Tool):
         state = context.state
         text = None if state is None else state.get(f"{_KEY}{arguments['id']}")
         if not isinstance(text, str):
+            text = await _recorded_text(context.session, arguments["id"])
+        if text is None:
             raise ToolError(
-                f"no result is kept under the id {arguments['id'][:80]!r}: only long texts are, and pictures and files stand in their results as they are"
+                f"the session has no result with the id {arguments['id'][:80]!r}: the id stands at the end of each shortened result"
             )
         start = arguments.get("start", 0)
         if "search" in arguments:
@@ -98,6 +101,19 @@ def kept_text(state: Mapping[str, Any], name: str) -> str | None:
     """The text that is kept under an id; None if there is none."""
     text = state.get(f"{_KEY}{name}")
     return text if isinstance(text, str) else None
+
+
+async def _recorded_text(session: Any, call_id: str) -> str | None:
+    """Return the result of a call from the record of a session, which has it whole; None if there is no such call."""
+    before: int | None = None
+    while session is not None and before != 0:
+        page = await session.messages(before=before)
+        for message in reversed(page.messages):
+            for result in message.tool_results:
+                if result.call_id == call_id:
+                    return "\n".join(filter(None, (result.error, result.content)))
+        before = page.first
+    return None
 
 
 def _found(text: str, wanted: str, start: int) -> str:

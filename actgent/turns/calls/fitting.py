@@ -68,7 +68,7 @@ class ContextFitter:
         if llm.context_window is None:
             return chat
         turn.answer.fitting = None
-        before = self._counted.get(context.conversation)
+        before = self._counted.get(context.conversation) or self._recorded(context, llm, chat)
         room = llm.context_window - window.answer_room(llm, chat, llm.context_window)
         if window.at_most(llm, chat, before) <= room:  # the usual case
             return chat
@@ -77,6 +77,23 @@ class ContextFitter:
             if counted is not None and counted <= room:
                 return chat
         return self._cut(context, turn, llm, chat, assemble, room=room)
+
+    def _recorded(self, context: SessionContext, llm: LLM, chat: Chat) -> window.Counted | None:
+        """Return the count of the last request of a session that was read from its journal, so that it goes on as before."""
+        said = context.conversation.last_answer
+        if said is None:
+            return None
+        context.conversation.last_answer = None
+        answers = [place for place, each in enumerate(chat.messages) if each.role == "assistant"]
+        is_shortened = said.fitting is not None and said.fitting.shortened
+        is_other = said.model and not said.model.startswith(llm.name)
+        if not answers or is_shortened or is_other:
+            return None
+        request = attrs.evolve(chat, messages=chat.messages[: answers[-1]])
+        answer = Answer(parts=chat.messages[answers[-1]].parts, usage=said.usage)
+        if counted := window.note(llm, request, answer):
+            self._counted[context.conversation] = counted
+        return counted
 
     async def _count(self, context: SessionContext, turn: Turn, llm: LLM, chat: Chat) -> int | None:
         """Ask the provider how long a request is, and remember it; within reach of an interruption."""

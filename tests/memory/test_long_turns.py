@@ -1,0 +1,376 @@
+"""Long turns in small context windows: no request loses the task, the last results or the call of a result."""
+
+import itertools
+import random
+import re
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from actgent import (
+    Answer,
+    BareAgent,
+    ConfigurationError,
+    ContextOverflow,
+    LimitReached,
+    Limits,
+    PlanAgent,
+    ScriptedLLM,
+    ShortTermMemory,
+    SlidingWindow,
+    Summarizing,
+    Text,
+    ToolCall,
+    Usage,
+    open_runtime,
+    tool,
+)
+from actgent.memory.cutting import KEPT_RESULTS
+from actgent.memory.managed import ManagedMemory
+from actgent.memory.room import count_characters
+from actgent.messages import Message, Sender, Thinking, ToolResult
+from actgent.testing import check_transcript
+
+TASK = "Mend the parser of dates, and run all tests. "
+ADA, AGENT, TOOLS = Sender("ada"), Sender("a", "assistant"), Sender("tools", "tool")
+WORDS = "the parser reads a date of the form year month day and returns None where it is none".split()
+LONG = Limits.for_long_turns(identical_calls=1_000)
+
+
+def text_of(rng, characters):
+    """Words and numbers, as files and listings have them."""
+    found = []
+    while sum(map(len, found)) + len(found) < characters:
+        found.append(rng.choice(WORDS) if rng.random() < 0.8 else f"{rng.random():.6f}:")
+    return " ".join(found)[:characters]
+
+
+class Run:
+    """A run with the shape of recorded software-engineering runs: one task, dozens of calls, results long and short."""
+
+    def __init__(self, seed):
+        rng = random.Random(seed)
+        self.task = TASK + text_of(rng, rng.randint(3_000, 7_000))
+        lengths = [45, 45, 200, 600, 2_000, 4_000, 10_000]
+        self.results = [text_of(rng, rng.choice(lengths)) for _ in range(rng.randint(35, 97))]
+        self.thoughts = [text_of(rng, rng.choice([80, 300, 900])) for _ in self.results]
+        self.requests = []
+        self.room = 0
+        self.shares = []
+
+    def agent(self, window, **options):
+        @tool(effect="pure", thread=False)
+        def look(number: int) -> str:
+            """Look at something."""
+            return self.results[number]
+
+        self.room = window - min(4_096, window // 8)
+        llm = ScriptedLLM(lambda chat: self.answer(chat), context_window=window, keep=0)
+        return BareAgent("a", llm=llm, tools=[look], limits=LONG, **options)
+
+    def answer(self, chat):
+        assert check_transcript(chat.messages) == []
+        self.requests.append(tuple(chat.messages))
+        size = counted(chat)
+        assert size <= self.room
+        results = [p for said in chat.messages for p in said.parts if isinstance(p, ToolResult)]
+        step = len(self.requests) - 1
+        if len(self.requests) > 1 and not begins_with(self.requests[-1], self.requests[-2]):
+            self.shares.append(size / self.room)
+        last = min(step, KEPT_RESULTS)
+        assert [each.call_id for each in results[-last:]] == [f"c{n}" for n in range(step - last, step)][
+            -last:
+        ]
+        if step == len(self.results):
+            return Answer(parts=(Text("Done."),), usage=Usage(input_tokens=size, output_tokens=3))
+        call = ToolCall("look", {"number": step}, f"c{step}")
+        parts = (Text(self.thoughts[step]), call)
+        used = Usage(input_tokens=size, output_tokens=len(self.thoughts[step]) // 4 + 15)
+        return Answer(parts=parts, stop="tool_calls", usage=used)
+
+
+def counted(chat):
+    """The tokens of a request by a provider's own rule."""
+    characters = sum(count_characters(said.parts) for said in chat.messages)
+    return int(60 + (len(chat.system) + len(str(chat.tools))) / 4 + characters / 3.6 + 4 * len(chat.messages))
+
+
+def begins_with(request, other):
+    return request[: len(other)] == other
+
+
+def has(request, task):
+    return any(isinstance(part, Text) and part.text == task for said in request for part in said.parts)
+
+
+MEMORIES = {
+    "default": lambda: None,
+    "tokens": lambda: SlidingWindow(tokens=8_000),
+    "turns": lambda: SlidingWindow(turns=3),
+    "summaries": lambda: Summarizing(llm=ScriptedLLM(["It went on."], repeat=True), keep=12, trigger=5_000),
+    "function": lambda: lambda history: history,
+    "bounded": lambda: ManagedMemory(list, max_tokens=8_000),
+}
+
+
+@pytest.mark.parametrize("window", [32_000, 16_000])
+@pytest.mark.parametrize("memory", sorted(MEMORIES))
+async def test_every_request_of_a_long_turn_has_the_task_and_the_last_results(memory, window):
+    """Whatever the memory: a turn of dozens of calls does not forget what it is for, and comes to its end."""
+    run = Run(window)
+    async with run.agent(window, memory=MEMORIES[memory]()) as agent:
+        assert (await agent.run(run.task)).text == "Done."
+    assert len(run.requests) == len(run.results) + 1
+    assert all(has(request, run.task) for request in run.requests)
+    assert run.shares
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_a_cut_leaves_half_of_the_room(seed):
+    """A request takes 45 to 55 % of the room after a cut, and the next cut is far away; the last five results stay whole."""
+    run = Run(seed)
+    async with run.agent(32_000) as agent:
+        await agent.run(run.task)
+    assert all(0.45 <= share <= 0.55 for share in run.shares), run.shares
+    assert len(run.shares) <= len(run.requests) / 8
+    for step, request in enumerate(run.requests):
+        shown = {p.call_id: p.content for said in request for p in said.parts if isinstance(p, ToolResult)}
+        for number in range(max(0, step - KEPT_RESULTS), step):
+            assert shown[f"c{number}"] == run.results[number]
+
+
+async def test_old_results_are_shortened_before_calls_are_left_out():
+    """After the first cut every call is still there."""
+    run = Run(1)
+    run.results = [text[:3_000] for text in run.results]
+    run.thoughts = [text[:80] for text in run.thoughts]
+    async with run.agent(32_000) as agent:
+        await agent.run(run.task)
+    pairs = list(itertools.pairwise(run.requests))
+    before, after = next(pair for pair in pairs if not begins_with(pair[1], pair[0]))
+    assert len(after) == len(before) + 2
+    contents = [p.content for said in after for p in said.parts if isinstance(p, ToolResult)]
+    assert any(re.search(r'\[the first \d+ of 3000 characters of result "c\d+"\]$', each) for each in contents)
+
+
+@pytest.mark.parametrize("memory", ["default", "tokens", "turns"])
+async def test_after_a_restart_the_model_is_shown_the_same(memory, tmp_path):
+    """A process that reads the session from its journal cuts nothing again: the next request is the same, word by word."""
+    shown = []
+    for restarts in (False, True):
+        run = Run(3)
+        url = f"sqlite:///{tmp_path / str(restarts)}.db"
+        async with open_runtime(journal=url) as runtime:
+            agent = await runtime.start(run.agent(32_000, memory=MEMORIES[memory]()))
+            session = await agent.create_session("ada", session_id="s")
+            await agent.run(run.task, session=session)
+            run.results = run.results[: len(run.requests)]
+            if not restarts:
+                await end(agent, session, run, shown)
+        if restarts:
+            async with open_runtime(journal=url) as runtime:
+                agent = await runtime.start(run.agent(32_000, memory=MEMORIES[memory]()))
+                await end(agent, await agent.open_session("s"), run, shown)
+    assert run.shares
+    assert shown[0] == shown[1]
+
+
+async def end(agent, session, run, shown):
+    """Say one more thing, and keep what the model is shown then."""
+
+    def answer(chat):
+        shown.append(tuple(chat.messages))
+        return "Bye."
+
+    run.answer = answer
+    await agent.run("Thank you.", session=session)
+
+
+async def test_a_summary_comes_into_the_turn_that_runs():
+    """It is written while the turn goes on, and stands between the task and the last rounds."""
+    run, read = Run(5), []
+
+    def write(chat):
+        read.append(chat.messages[0].parts[0].text)
+        return f"Summary number {len(read)}."
+
+    memory = Summarizing(llm=ScriptedLLM(write), keep=12, trigger=5_000)
+    async with run.agent(32_000, memory=memory) as agent:
+        session = await agent.create_session("ada")
+        await agent.run(run.task, session=session)
+    assert len(read) > 1
+    assert read[0].startswith("user: " + TASK)
+    assert "Summary number 1." in read[1]
+    texts = [part.text for said in run.requests[-1] for part in said.parts if isinstance(part, Text)]
+    assert texts[0] == run.task
+    assert f"Summary number {len(read)}." in texts[2] or f"Summary number {len(read) - 1}." in texts[2]
+    assert max(map(counted_messages, run.requests)) < 16_000
+
+
+def counted_messages(request):
+    return sum(count_characters(said.parts) for said in request) / 3.6
+
+
+async def test_a_shortened_result_is_read_from_the_record():
+    """`read_result` finds it by the id at the end of what is left of it."""
+    run = Run(2)
+    async with run.agent(16_000) as agent:
+        session = await agent.create_session("ada")
+        await agent.run(run.task, session=session)
+        said = [part for each in run.requests[-1] for part in each.parts if isinstance(part, ToolResult)]
+        cut = next(each for each in said if f'of result "{each.call_id}"]' in each.content)
+        number = int(cut.call_id[1:])
+
+        def answer(chat):
+            if chat.messages[-1].role == "tool":
+                return chat.messages[-1].parts[0].content
+            return ToolCall("read_result", {"id": cut.call_id, "start": 900, "length": 200}, "r")
+
+        run.answer = answer
+        text = (await agent.run("Read on.", session=session)).text
+    assert run.results[number][900:1_100] in text
+
+
+async def test_a_task_longer_than_the_room_is_named():
+    """It cannot be left out, so its turn ends before anything is sent, and the session goes on with the next one."""
+    run = Run(0)
+    async with run.agent(16_000) as agent:
+        session = await agent.create_session("ada")
+        with pytest.raises(ContextOverflow, match=r"text of the user \(\d\d,\d\d\d\)"):
+            await agent.run("words of a task " * 5_000, session=session)
+        assert run.requests == []
+        assert (await agent.run(run.task, session=session)).text == "Done."
+
+
+async def test_the_users_instruction_stays_while_reports_of_others_are_answered():
+    """A turn that something else begins is still for the user's last words."""
+    view = ShortTermMemory(max_tokens=2_000).open_view()
+    view.add(said(ADA, Text(TASK)), answered=True)
+    view.add(said(AGENT, Text("I ask others.")))
+    for number in range(40):
+        view.add(said(Sender("helper", "agent"), Text(f"report {number} ".ljust(900, "."))), answered=True)
+        view.add(said(AGENT, Text(f"I read report {number}.")))
+        assert has(view.messages(), TASK)
+    assert len(view.messages()) < 30
+
+
+async def test_a_planning_agent_keeps_the_task_when_its_turn_is_cut():
+    """It shows few earlier messages, but always all of the turn that memory shows."""
+    seen = []
+
+    @tool(effect="pure", thread=False)
+    def look(number: int) -> str:
+        """Look at something."""
+        return f"page {number} " * 300
+
+    def answer(chat):
+        seen.append(any(TASK in getattr(p, "text", "") for said in chat.messages for p in said.parts))
+        return ToolCall("look", {"number": len(seen)}, f"c{len(seen)}") if len(seen) < 40 else "Done."
+
+    agent = PlanAgent("p", llm=ScriptedLLM(answer, context_window=16_000, keep=0), tools=[look], limits=LONG)
+    async with agent:
+        session = await agent.create_session("ada")
+        agent.configure(session, history=2)
+        with pytest.raises(LimitReached):
+            await agent.run(TASK, session=session, limits=Limits(model_calls=30))
+    assert len(seen) == 30
+    assert all(seen)
+
+
+# --- any history -----------------------------------------------------------------------------
+
+
+def said(sender, *parts, **options):
+    return Message(session_id="s", sender=sender, parts=parts, **options)
+
+
+sizes = st.sampled_from([5, 40, 300, 1_500, 6_000])
+rounds = st.lists(
+    st.tuples(sizes, st.lists(sizes, min_size=1, max_size=3), st.booleans(), st.booleans()), max_size=20
+)
+
+
+def steps(turns):
+    """The messages of turns, each with whether it is answered; None where a request comes."""
+    count = itertools.count()
+    for number, (asked, calls) in enumerate(turns):
+        task = said(ADA, Text(f"task {number} ".ljust(asked, "t")))
+        yield task
+        yield None
+        for words, results, thinks, native in calls:
+            ids = [f"c{next(count)}" for _ in results]
+            thought = [Thinking("hm", "anthropic")] if thinks else []
+            asking = [ToolCall("look", {}, each) for each in ids] if native else []
+            yield said(
+                AGENT, *thought, Text("w" * words), *asking, correlation_id=task.id, causation_id=task.id
+            )
+            found = [
+                ToolResult(call_id=each, tool_name="look", content="r" * size, native=native)
+                for each, size in zip(ids, results, strict=True)
+            ]
+            yield said(TOOLS, *found, correlation_id=task.id, causation_id=task.id)
+            yield None
+        yield said(AGENT, Text("answer"), correlation_id=task.id, causation_id=task.id)
+
+
+@settings(max_examples=150)
+@given(
+    turns=st.lists(st.tuples(sizes, rounds), min_size=1, max_size=3),
+    budget=st.integers(300, 8_000),
+    kind=st.sampled_from(["short", "sliding", "turns", "summing", "function"]),
+    shares=st.lists(st.floats(0, 0.9), max_size=6),
+)
+def test_whatever_is_said_the_task_stays_pairs_are_whole_and_the_room_is_kept(turns, budget, kind, shares):
+    """Random turns, budgets and cuts; a view that is saved and restored shows the same."""
+    memory = {
+        "short": ShortTermMemory(max_tokens=budget),
+        "sliding": SlidingWindow(tokens=budget),
+        "turns": SlidingWindow(turns=2, tokens=budget),
+        "summing": Summarizing(max_tokens=budget),
+        "function": ManagedMemory(list, max_tokens=budget),
+    }[kind]
+    view, left, task = memory.open_view(), list(shares), ""
+    for step in steps(turns):
+        if step is not None:
+            if step.sender is ADA:
+                task = step.text
+            view.add(step, answered=step.sender is ADA)
+            continue
+        try:
+            view.check_room()
+        except ContextOverflow:
+            return
+        shown = view.messages()
+        assert sum(count_characters(each.parts) for each in shown) <= budget * 4
+        if left:
+            view.shrink(left.pop())
+        for request in (shown, view.messages()):
+            assert check_transcript(request) == []
+            assert has(request, task)
+        if (saved := view.save()) is not None:
+            view = memory.restore_view(saved)
+            assert list(view.messages()) == list(request)
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+async def test_limits_for_long_turns_carry_hundreds_of_calls():
+    """The default ends a turn after 25 model calls."""
+    run = Run(4)
+    llm = ScriptedLLM(run.answer, context_window=128_000, keep=0)
+    run.room = 128_000
+
+    @tool(effect="pure", thread=False)
+    def look(number: int) -> str:
+        """Look at something."""
+        return run.results[number]
+
+    async with BareAgent("a", llm=llm, tools=[look]) as agent:
+        with pytest.raises(LimitReached):
+            await agent.run(run.task)
+        run.requests.clear()
+        assert (await agent.run(run.task, limits=Limits.for_long_turns(tokens=100_000_000))).text == "Done."
+    assert Limits.for_long_turns(model_calls=30).model_calls == 30
+    with pytest.raises(ConfigurationError, match="model_calls"):
+        Limits.for_long_turns(model_calls=0)
