@@ -349,8 +349,11 @@ class ShortTermView(ModelView):
             is_deep=is_deep,
             is_last_fixed=is_last_fixed,
         )
-        if found is None:
+        if found is None and len(front) == len(self._tasks) + len(self._kept):
             return False
+        if found is None:  # what stands in front may go: a newer message is answered now
+            self._keep_pinned()
+            return True
         if is_deep:
             self._asked = asked
         self._take_over(found)

@@ -57,6 +57,7 @@ class Run:
         self.requests = []
         self.room = 0
         self.shares = []
+        self.answer = self.play
 
     def agent(self, window, **options):
         @tool(effect="pure", thread=False)
@@ -65,10 +66,13 @@ class Run:
             return self.results[number]
 
         self.room = window - min(4_096, window // 8)
-        llm = ScriptedLLM(lambda chat: self.answer(chat), context_window=window, keep=0)
+        llm = ScriptedLLM(self.reply, context_window=window, keep=0)
         return BareAgent("a", llm=llm, tools=[look], limits=LONG, **options)
 
-    def answer(self, chat):
+    def reply(self, chat):
+        return self.answer(chat)
+
+    def play(self, chat):
         assert check_transcript(chat.messages) == []
         self.requests.append(tuple(chat.messages))
         size = counted(chat)
@@ -150,7 +154,9 @@ async def test_old_results_are_shortened_before_calls_are_left_out():
     before, after = next(pair for pair in pairs if not begins_with(pair[1], pair[0]))
     assert len(after) == len(before) + 2
     contents = [p.content for said in after for p in said.parts if isinstance(p, ToolResult)]
-    assert any(re.search(r'\[the first \d+ of 3000 characters of result "c\d+"\]$', each) for each in contents)
+    assert any(
+        re.search(r'\[the first \d+ of 3000 characters of result "c\d+"\]$', each) for each in contents
+    )
 
 
 @pytest.mark.parametrize("memory", ["default", "tokens", "turns"])
