@@ -227,7 +227,12 @@ def true_model(
 
 def make_agent(conversation: Conversation, tools: Sequence[Tool], model: ScriptedLLM) -> BareAgent:
     """Return the agent of one conversation."""
-    return BareAgent(conversation.id.removeprefix("multi_turn_"), llm=model, tools=tools, limits=Limits(model_calls=MODEL_CALLS))
+    return BareAgent(
+        conversation.id.removeprefix("multi_turn_"),
+        llm=model,
+        tools=tools,
+        limits=Limits(model_calls=MODEL_CALLS),
+    )
 
 
 async def converse(conversation: Conversation, agent: BareAgent) -> Session:
@@ -289,9 +294,7 @@ async def measure(material: Material, conversations: Sequence[Conversation], pro
                     await runtime.start(agent)
                     with suppress(ActgentError):
                         await converse(conversation, agent)
-                    results[conversation.id] = tool_results(
-                        await agent.ensure_session("ada", SESSION)
-                    )
+                    results[conversation.id] = tool_results(await agent.ensure_session("ada", SESSION))
                     runtime.stop(agent.name)
                     progress(f"conversation {len(results)} of {len(conversations)}")
 
