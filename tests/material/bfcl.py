@@ -340,6 +340,7 @@ class DatabaseTool(Tool):
     """
 
     effect = "idempotent"
+    timeout = LIFE_TIMEOUT_S  # a call waits for the kill until all other conversations do
 
     def __init__(
         self, method: Callable[..., Any], conversation: str, database: Database, stops: "Stops"
