@@ -315,8 +315,8 @@ async def measure(material: Material, conversations: Sequence[Conversation], pro
 
 
 def is_same(content: str, text: str) -> bool:
-    """Return True if a result says what the harness says: the harness writes lists as Python does, tools write JSON."""
-    if content == text:
+    """Return True if a result says what the harness says: the harness writes values as Python does, tools write JSON."""
+    if content == text or (not content and text == "None"):
         return True
     with suppress(ValueError, SyntaxError):
         return bool(json.loads(content) == ast.literal_eval(text))

@@ -143,8 +143,14 @@ def test_a_call_is_read_from_its_expression():
 
 @pytest.mark.parametrize(
     ("content", "text", "same"),
-    [("a", "a", True), ('["a", true]', "['a', True]", True), ("[1]", "[2]", False), ("x", "[2]", False)],
-    ids=["text", "list", "other-list", "no-json"],
+    [
+        ("a", "a", True),
+        ('["a", true]', "['a', True]", True),
+        ("", "None", True),
+        ("[1]", "[2]", False),
+        ("x", "[2]", False),
+    ],
+    ids=["text", "list", "nothing", "other-list", "no-json"],
 )
 def test_results_are_compared_as_values(content, text, same):
     """A list in JSON and the same list as Python writes it are the same."""
