@@ -26,7 +26,9 @@ NAMES = tuple(name for name in ("locomo", "bfcl", "tau2", "recorded") if (HERE /
 MISSED, MISSING = 1, 2
 """Exit codes."""
 
-console = Console(soft_wrap=True)
+console = Console()
+if not console.is_terminal:
+    console = Console(width=200)
 
 
 def main() -> int:

@@ -457,13 +457,13 @@ def replay_table(rows: Sequence[tuple[str, Replayed]]) -> Table:
             f"requests without the last {LAST} results": found.without_last,
             "requests with a broken pair": found.unpaired,
             "requests over the window": found.over,
-            "runs that failed": found.failed.total(),
         }
         if label.endswith("default"):
             misses[f"requests after a cut outside {LEAST_SHARE:.0%} to {MOST_SHARE:.0%} of the room"] = (
                 outside
             )
         failures += [f"{label}: {count} {what}" for what, count in misses.items() if count]
+        failures += [f"{label}: {count} runs ended with {name}" for name, count in found.failed.items()]
     return Table(
         title="Runs of mini-swe-agent as one turn each, in a small context window",
         heads=(
