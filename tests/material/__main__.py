@@ -103,7 +103,9 @@ async def _run_module(module: ModuleType, folder: Path, quick: bool, progress) -
 
 def _tell_missing(name: str, folder: Path, missing: list[str], origin: str) -> None:
     console.print(
-        f"{name}: skipped, because {folder} lacks {', '.join(missing)}. From: {origin}", markup=False
+        f"{name}: skipped, because {folder} lacks {', '.join(missing)}. From: {origin}",
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -273,7 +273,7 @@ async def play(domain: Domain, task: Any, runtime: Runtime, found: Played) -> No
         ),
         system_prompt=ours.policy,
         tools=tools_of(ours, ours.tools),
-        limits=Limits(model_calls=MODEL_CALLS),
+        limits=Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
     )
     found.tasks += 1
     found.actions += len(actions)
@@ -301,7 +301,10 @@ async def play(domain: Domain, task: Any, runtime: Runtime, found: Played) -> No
 def _user_options(environment: Any) -> dict[str, Any]:
     if environment.user_tools is None:
         return {}
-    return {"tools": tools_of(environment, environment.user_tools), "limits": Limits(model_calls=MODEL_CALLS)}
+    return {
+        "tools": tools_of(environment, environment.user_tools),
+        "limits": Limits(model_calls=MODEL_CALLS, identical_calls=MODEL_CALLS),
+    }
 
 
 async def play_all(domain: Domain, tasks: Sequence[Any], progress: Progress) -> Played:
