@@ -17,7 +17,6 @@ _NAMES = {
         "AskPerson",
         "BadRequest",
         "BrokenAnswer",
-        "BrokerLost",
         "ConfigurationError",
         "ContentFiltered",
         "ContextOverflow",

@@ -53,7 +53,7 @@ class Following:
 
         Raises:
             CursorUnknown: the server has an older copy of the session.
-            ServerUnreachable: there was no connection for too long; over a broker, BrokerLost.
+            ServerUnreachable: there was no connection for too long.
             ActgentError: the server refuses it, e.g. `SessionNotFound` where the session was erased.
         """
         pauses, since = Pauses(), trio.current_time()

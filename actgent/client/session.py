@@ -69,9 +69,9 @@ class RemoteSession:
 
     @property
     def cursor(self) -> int | None:
-        """The number of the last record that its handlers have heard: `open_session(id, after=cursor)` goes on behind it.
+        """Number of the last record with which handlers were called: `open_session(id, after=cursor)` resumes after it.
 
-        None: they hear what comes from now on.
+        It is kept when the last handler is removed, and the next handler resumes after it.
         """
         return self._hearing.cursor
 
@@ -360,7 +360,7 @@ class RemoteSession:
     ) -> None:
         """Decide over a tool call that waits; durable on return.
 
-        Who decides is the token's owner, whatever `by` says; over a broker it is `by`.
+        Who decides is the token's owner, whatever `by` says.
 
         Raises:
             NotSuspended, ApprovalNotFound, ApprovalMismatch, AlreadyDecided, InvalidArguments: see `Session.answer`.

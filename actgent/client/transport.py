@@ -5,6 +5,7 @@ where a connection is lost is the same for all of them, and stands above.
 """
 
 import abc
+import math
 from collections.abc import AsyncGenerator, Mapping, Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
@@ -68,6 +69,8 @@ class RemoteRequest:
     """None: there is none."""
     key: str = ""
     """By which a server knows a repetition, where the body has no id; empty: there is none."""
+    within: float = math.inf
+    """Seconds for which the caller still waits until the request is taken."""
     wait: float = 0
     """Seconds for which the server may hold the answer back until there is more to say."""
     owner: str = ""
@@ -108,10 +111,13 @@ class Refused(Exception):
         self.status = status
         self.fields = fields
         """What it says besides."""
-        self.pool = ""
-        """Of nodes, one of which was asked; empty for a server."""
         self.is_repeated = False
-        """True: the request may have had its effect before, though it was sent once."""
+        """True: a gateway has sent the request more than once, and an earlier try may have had its effect."""
+
+    @property
+    def may_be_done(self) -> bool:
+        """True if the request may have had its effect, though the answer is an error."""
+        return self.is_repeated or self.fields.get("may_be_done") is True
 
     @property
     def is_passing(self) -> bool:

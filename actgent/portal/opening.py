@@ -100,8 +100,8 @@ def open_portal(
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
     telemetry: Tracing | None = None,
-    broker: str | None = None,
-    pool: str = "default",
+    cluster: str | None = None,
+    advertise: str | None = None,
     node: str | None = None,
 ) -> PortalBlock:
     """Open a runtime on trio in a thread of its own, for asyncio, notebooks, threads and synchronous code.
@@ -129,8 +129,8 @@ def open_portal(
         threads=threads,
         thread_grace=thread_grace,
         telemetry=telemetry,
-        broker=broker,
-        pool=pool,
+        cluster=cluster,
+        advertise=advertise,
         node=node,
     )
     return PortalBlock(TrioThread(block))

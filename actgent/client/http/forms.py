@@ -50,6 +50,8 @@ WANTED = "actgent-events"
 """The header of a request for events that says which of them are waited for; releases that do not know it tell all at once."""
 ALONG = "actgent-events-along"
 """The header beside that which says which others are told along with those, as far as a server knows it: without it, all."""
+PATIENCE = "actgent-patience"
+"""The header of a request that says for how many seconds its client waits until a node takes it."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""

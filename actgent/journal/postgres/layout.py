@@ -17,8 +17,8 @@ from .cluster_tables import run_connected
 from .connecting import Connection, in_transaction
 from .partitions import check_partitions, partition_of_slot, slots_of
 
-READS = 1
-"""The highest form that this release reads, and what a new pool writes. It reads all lower ones."""
+READS = 2
+"""The highest form that this release reads, and what a new pool writes. Form 1 is that of nodes that used a broker."""
 ACTIVE, MOVING, PAST = "active", "moving", "past"
 """States of a generation: nodes serve it; its queues are being filled, and no node may run; its queues are gone."""
 T = TypeVar("T")

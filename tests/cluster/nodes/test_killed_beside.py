@@ -1,6 +1,6 @@
 """What each method of a `RemoteSession` does whose owner is killed when the journal has its effect.
 
-Nobody has its answer then, or the client has it and the broker does not know.
+The client has no answer then, or it has just received it.
 """
 
 import pytest
@@ -9,6 +9,7 @@ import trio
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import Approve, SessionNotFound, Suspended
+from actgent.cluster.opening import PARTITIONS
 from actgent.journal.postgres import partition_of_slot, slot_of
 
 from .talks import PATIENCE
@@ -113,7 +114,7 @@ def id_beside(session_id):
 
 
 def partition_of(session_id):
-    return partition_of_slot(slot_of(session_id), 64)
+    return partition_of_slot(slot_of(session_id), PARTITIONS)
 
 
 async def create(clerk, session, client):
@@ -142,7 +143,7 @@ BEHIND = [chat, interrupt, schedule, answer, aclose, fork]
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
-    """The next owner is asked again, by the broker or by the client, and answers as the first one did."""
+    """The request is sent again, by its gateway or by the client, and the next owner answers as the first one did."""
     names = iter(f"n{number}" for number in range(100))
     with trio.fail_after(4 * PATIENCE):
         for _ in range(2):

@@ -1,0 +1,234 @@
+"""The listener of a node for requests that other nodes relay to it.
+
+A request for a session that this node does not own is answered with 421 and the epoch that this node knows: the sender reads
+the owners again and sends the request to the next one.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import attrs
+import orjson
+import trio
+
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import quoted
+from actgent.support.concurrency import plain_nursery
+from actgent.support.logs import Each, logger_of
+from actgent.web.server.addresses import is_loopback
+from actgent.web.server.relay import is_freeing
+from actgent.web.server.wired import WiredApplication, WiredRequest, has_moved
+
+from .directory import PoolDirectory
+from .operations.figures import NodeFigures
+from .relay_http import (
+    EPOCH,
+    MalformedMessage,
+    MessageReader,
+    SignedRequest,
+    decode_request,
+    encode_answer,
+    encode_chunk,
+)
+
+BACKLOG = 1000
+ACQUIRING_SECONDS = 5.0
+"""Seconds for which a request waits at the node that acquires its partition at the moment."""
+SENDING_SECONDS = 30.0
+"""Seconds in which a peer takes a piece of an answer; then its connection is closed."""
+MISDIRECTED = 421
+_log = logger_of(__name__)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class RelayServer:
+    """Answers what other nodes relay."""
+
+    application: WiredApplication
+    directory: PoolDirectory
+    key: bytes
+    """Cluster key."""
+    now: Callable[[], float]
+    """Unix time in seconds by the clock of the database."""
+    is_draining: Callable[[str], bool]
+    """Returns True for the id of a session whose turns end here before another node owns it."""
+    wait_released: Callable[[str], Awaitable[None]]
+    """Waits until the requests of a session may begin: it is held back while it is suspected, or has pending messages."""
+    figures: NodeFigures
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        """Answer the requests of one connection until it ends."""
+        send, receive = trio.open_memory_channel[tuple[SignedRequest, bytes, trio.Event]](0)
+        async with stream, plain_nursery() as nursery:
+            nursery.start_soon(self._read, stream, send)
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                async for request, body, gone in receive:
+                    await self._answer(request, body, _Telling(stream, gone), gone)
+            nursery.cancel_scope.cancel()
+
+    async def _read(
+        self,
+        stream: trio.SocketStream,
+        send: trio.MemorySendChannel[tuple[SignedRequest, bytes, trio.Event]],
+    ) -> None:
+        """Read requests; the end of the connection ends the answer that is under way."""
+        reader, gone = MessageReader(stream), trio.Event()
+        try:
+            with send:
+                while (head := await reader.read_head()) is not None:
+                    request = decode_request(head, key=self.key, now=self.now())
+                    body = await reader.read_body(request.length)
+                    request.check_body(body)
+                    gone = trio.Event()
+                    await send.send((request, body, gone))
+        except MalformedMessage as error:
+            _log.warning("a connection to the node's relay listener was closed: %s", Each(str(error)))
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                await stream.send_all(encode_answer(400, {"connection": "close"}, b""))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            gone.set()
+
+    async def _answer(
+        self, request: SignedRequest, body: bytes, telling: "_Telling", gone: trio.Event
+    ) -> None:
+        session_id = request.session_id
+        if session_id and not await self._wait_served(session_id, is_freeing(request.verb, request.path)):
+            await telling.misdirect(self.directory.owner_of(session_id).epoch)
+            return
+        telling.epoch = self.directory.owner_of(session_id).epoch if session_id else 0
+        await self.wait_released(session_id)
+        self.figures.relayed += 1
+        wired = WiredRequest(
+            verb=request.verb,
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            body=body,
+            owner=request.owner,
+            scopes=request.scopes,
+        )
+        try:
+            await self.application.answer(wired, telling, gone)
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):  # the sender has gone
+            gone.set()
+        except* Exception:  # noqa: BLE001 - the edge: a stream failed that has begun
+            _log.exception("a relayed request to %s failed", Each(request.path))
+        if telling.is_open:
+            raise trio.BrokenResourceError  # a stream without its end: the connection ends, and its reader comes again
+
+    async def _wait_served(self, session_id: str, is_freeing: bool) -> bool:  # noqa: FBT001 - as below
+        """Return True if this node serves the session, now or as soon as it has acquired its partition."""
+        directory = self.directory
+        if self.is_draining(session_id):
+            return is_freeing
+        with trio.move_on_after(ACQUIRING_SECONDS):
+            while not directory.is_ours(session_id):
+                owner = directory.owner_of(session_id).node
+                if owner is not None and owner.name != directory.name:
+                    await directory.refresh()
+                    break
+                await directory.wait_changed()
+        return directory.is_ours(session_id)
+
+
+@attrs.define(eq=False)
+class _Telling:
+    """Sends the answer to one request; see `Tell`."""
+
+    stream: trio.SocketStream
+    gone: trio.Event
+    epoch: int = 0
+    is_open: bool = False
+    """True while a chunked body has begun and not ended."""
+
+    async def __call__(self, status: int, data: bytes, is_last: bool, headers: Mapping[str, str]) -> None:  # noqa: FBT001 - as `Tell`
+        if self.is_open:
+            await self._send(_last_chunks(data) if is_last else encode_chunk(data) if data else b"")
+            self.is_open = not is_last
+        elif not is_last:
+            self.is_open = True
+            await self._send(encode_answer(status, headers, None) + (encode_chunk(data) if data else b""))
+        elif has_moved(status, data):
+            await self.misdirect(self.epoch)
+        else:
+            await self._send(encode_answer(status, headers, data))
+
+    async def misdirect(self, epoch: int) -> None:
+        """Answer that another node owns the session, with the epoch that is known here."""
+        document = orjson.dumps({"moved": True, "epoch": epoch})
+        await self._send(encode_answer(MISDIRECTED, {EPOCH: str(epoch)}, document))
+
+    def now(self, data: bytes) -> bool:
+        """Send no piece without waiting."""
+        return False
+
+    async def _send(self, data: bytes) -> None:
+        with trio.move_on_after(SENDING_SECONDS) as limit:
+            await self.stream.send_all(data)
+        if limit.cancelled_caught:
+            self.gone.set()
+            raise trio.BrokenResourceError
+
+
+def _last_chunks(data: bytes) -> bytes:
+    return (encode_chunk(data) if data else b"") + encode_chunk(b"")
+
+
+@asynccontextmanager
+async def open_relay_listeners(
+    advertise: str | None,
+) -> AsyncGenerator[tuple[str, list[trio.SocketListener]], None]:
+    """An `async with` block with the URL that other nodes reach and the listeners of its port.
+
+    Args:
+        advertise: Base URL, `http://HOST:PORT`; port 0 takes a free one. None listens on a free port of 127.0.0.1.
+
+    Raises:
+        ConfigurationError: The URL has another form, or its port is taken.
+    """
+    host, port = _parse_advertise("http://127.0.0.1:0" if advertise is None else advertise)
+    bind = host if is_loopback(host) else None
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=bind, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen at port {port} of advertise={advertise!r}: {error.strerror or error}"
+        ) from error
+    try:
+        chosen = listeners[0].socket.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{chosen}", listeners
+    finally:
+        for each in listeners:
+            each.socket.close()
+
+
+async def serve_relays(
+    server: RelayServer,
+    listeners: list[trio.SocketListener],
+    *,
+    task_status: trio.TaskStatus[object] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the connections of other nodes until cancelled."""
+    await trio.serve_listeners(server.serve, listeners, task_status=task_status)
+
+
+def _parse_advertise(url: str) -> tuple[str, int]:
+    """Return host and port of the URL that other nodes reach.
+
+    Raises:
+        ConfigurationError: It is not such a URL.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except (ValueError, AttributeError, TypeError):
+        parts, host, port = urlsplit(""), None, None
+    if parts.scheme != "http" or not host or port is None or parts.path.strip("/") or parts.username:
+        raise ConfigurationError(
+            f"advertise= (--advertise) is the URL at which other nodes reach this one, http://HOST:PORT, not {quoted(url)}"
+        )
+    return host, port
