@@ -232,7 +232,7 @@ async def test_read_result_says_that_pictures_are_no_text():
     ) as agent:
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
-        assert "pictures and files stand in their results" in session.history[-2].tool_results[0].error
+        assert "pictures and files are never shortened" in session.history[-2].tool_results[0].error
 
 
 def test_a_result_without_media_is_written_as_before():

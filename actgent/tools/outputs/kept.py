@@ -51,9 +51,10 @@ class ReadResult(Tool):
         text = None if state is None else state.get(f"{_KEY}{arguments['id']}")
         if not isinstance(text, str):
             text = await _recorded_text(context.session, arguments["id"])
-        if text is None:
+        if not text:
             raise ToolError(
-                f"the session has no result with the id {arguments['id'][:80]!r}: the id stands at the end of each shortened result"
+                f"the session has no text result with the id {arguments['id'][:80]!r}: use the id at the end of a shortened "
+                "result; pictures and files are never shortened"
             )
         start = arguments.get("start", 0)
         if "search" in arguments:

@@ -70,7 +70,7 @@ async def test_what_found_no_room_never_runs(how, later, autojump_clock, monkeyp
 
             async def transfer():
                 with trio.move_on_after(1 if how == "cancelled" else 60):
-                    assert await outcome_of(session.chat, "transfer", deadline=2) == "InboxFull"
+                    assert await outcome_of(session.chat, "transfer", enqueue_timeout=2) == "InboxFull"
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(transfer)
@@ -98,7 +98,7 @@ async def test_what_finds_no_room_is_never_written(autojump_clock):
             BareAgent("a", llm=ScriptedLLM(["ok"], repeat=True, delay=10), session_inbox=1, grace=0)
         )
         session = await fill(agent)
-        assert await outcome_of(session.chat, "transfer", deadline=1) == "InboxFull"
+        assert await outcome_of(session.chat, "transfer", enqueue_timeout=1) == "InboxFull"
         accepted = [each.message.text for each in await journal.load("ada") if isinstance(each, Accepted)]
     assert accepted == ["running", "queued"]
 
@@ -185,7 +185,7 @@ async def test_a_place_is_kept_for_what_is_being_written(autojump_clock):
         outcomes = []
 
         async def chat(number):
-            outcomes.append(await outcome_of(session.chat, f"{number}", deadline=10))
+            outcomes.append(await outcome_of(session.chat, f"{number}", enqueue_timeout=10))
 
         async with trio.open_nursery() as nursery:
             for number in range(20):
@@ -215,7 +215,7 @@ async def test_a_repetition_waits_for_the_first(first_is, journal, autojump_cloc
         async def first():
             with trio.move_on_after(1 if first_is == "cancelled" else 60):
                 deadline = 1 if first_is == "refused" else 60
-                await outcome_of(session.chat, "book", message_id="req", deadline=deadline)
+                await outcome_of(session.chat, "book", message_id="req", enqueue_timeout=deadline)
 
         begun = trio.current_time()
         async with trio.open_nursery() as nursery:
