@@ -196,7 +196,9 @@ class MessageReader:
         Raises:
             MalformedMessage: The head is too long, or the connection ends within it.
         """
-        while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+        searched = 0
+        while (end := self._buffer.find(b"\r\n\r\n", searched)) < 0:
+            searched = max(0, len(self._buffer) - 3)
             if len(self._buffer) > MAX_HEAD_BYTES:
                 raise MalformedMessage(f"a head has more than {MAX_HEAD_BYTES} bytes")
             if not await self._receive():
