@@ -14,6 +14,7 @@ import platform
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 
 import trio
 
@@ -66,8 +67,6 @@ class Node:
         self.name, self.pool, self.journal, self.address = name, pool, journal, address
         self.key = b""
         """Signs requests between the nodes of the database; known once the node runs."""
-        self.directory = PoolDirectory(name, journal.count, self._refresh)
-        self.ownership = Ownership(name, journal.count)
         self.quarantine = Quarantine(journal, on_released=self._note_released)
         self.figures = NodeFigures()
         self.nursery: trio.Nursery | None = None
@@ -88,6 +87,18 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<Node {self.name}, {counted(len(self.journal.owned), 'partition')}>"
+
+    # The journal knows the number of partitions once the runtime has acquired it, which is after `__init__`.
+
+    @cached_property
+    def directory(self) -> PoolDirectory:
+        """Nodes and owners of the pool."""
+        return PoolDirectory(self.name, self.journal.count, self._refresh)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """What this node has of each partition."""
+        return Ownership(self.name, self.journal.count)
 
     @property
     def serving(self) -> tuple[int, ...]:
