@@ -31,6 +31,7 @@ from actgent.errors import (
     NotSerializable,
     NotSuspended,
     ParseError,
+    ServerUnreachable,
     SessionBusy,
     SessionClosed,
     SessionExists,
@@ -141,6 +142,10 @@ def _waiting(error: Suspended) -> Mapping[str, Any]:
     }
 
 
+def _unanswered(error: ServerUnreachable) -> Mapping[str, Any]:
+    return {"may_be_done": True} if error.was_sent else {}
+
+
 def _bound(error: LimitReached) -> Mapping[str, Any]:
     return {"limit": error.limit}
 
@@ -168,6 +173,7 @@ _ROWS = (
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),
+    _Row(ServerUnreachable, "unavailable", _unanswered),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),
