@@ -152,17 +152,20 @@ class Node:
         """
         self._runtime, self._deliver = runtime, deliver
         self.key = await self.journal.nodes.cluster_key()
-        async with plain_nursery() as nursery:
-            self.nursery = nursery
-            self.figures.now = trio.lowlevel.current_clock().current_time
-            nursery.start_soon(self._run_taking)
-            nursery.start_soon(self._to_recover.run, self._recover)
-            nursery.start_soon(self.quarantine.run, runtime)
-            task_status.started()
-            while not len(runtime.agents) or runtime.agents.starting.blocks:  # noqa: ASYNC110 - no event exists
-                await trio.sleep(0.01)
-            self._runs_member = True
-            await self._membership.run()
+        try:
+            async with plain_nursery() as nursery:
+                self.nursery = nursery
+                self.figures.now = trio.lowlevel.current_clock().current_time
+                nursery.start_soon(self._run_taking)
+                nursery.start_soon(self._to_recover.run, self._recover)
+                nursery.start_soon(self.quarantine.run, runtime)
+                task_status.started()
+                while not len(runtime.agents) or runtime.agents.starting.blocks:  # noqa: ASYNC110 - no event exists
+                    await trio.sleep(0.01)
+                self._runs_member = True
+                await self._membership.run()
+        finally:
+            self.nursery = None
 
     async def leave(self, grace: float) -> None:
         """Hand all partitions over, each once its turns have ended, or after `grace` seconds; returns then.
