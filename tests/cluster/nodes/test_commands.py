@@ -21,6 +21,7 @@ from actgent import (
     connect,
 )
 from actgent.journal.listing import SessionKey
+from actgent.journal.postgres.layout import READS
 
 from .pairs import wait_balanced
 
@@ -195,7 +196,7 @@ async def test_a_node_is_started_seen_and_drained(open_cluster, command, command
                 0,
                 True,
             )
-            words = "16 partitions in generation 2; all write the form 1"
+            words = f"16 partitions in generation 2; all write the form {READS}"
             assert words in (await command(cluster, "status", *place)).stdout
 
 
@@ -236,7 +237,7 @@ async def check_a_node(cluster, node, command, place):
     refused = await command("repartition", "16", *place)
     assert (refused.returncode, f"there are {there['name']}" in refused.stderr) == (2, True)
     finished = await command("finish-upgrade", *place)
-    assert (finished.returncode, "write the form 1 from now on" in finished.stderr) == (0, True)
+    assert (finished.returncode, f"write the form {READS} from now on" in finished.stderr) == (0, True)
     unknown = await command("drain", "wob", *place)
     assert (unknown.returncode, "there is no node 'wob'" in unknown.stderr) == (2, True)
     drained = await command("drain", "web", *place)
