@@ -42,6 +42,8 @@ ROOM_SECONDS = 5.0
 """Seconds for which a node waits for room in an inbox; then the request is sent again, as long as its caller waits."""
 SILENCE_SECONDS = 45.0
 """Seconds without a byte after which a stream counts as lost; nodes send one every 15 s."""
+LATE_SECONDS = 2.0
+"""Seconds for which a former owner that lives may still answer a request with an effect."""
 UNREACHABLE_SECONDS = 1.0
 """Seconds for which a node that refused a connection is not tried again, unless the owner changes."""
 MAX_IDLE_CONNECTIONS = 64
@@ -80,15 +82,23 @@ class _Exchange:
     headers: dict[str, str] = attrs.field(factory=dict)
     is_over: bool = False
     """True once the whole answer was read, so that the connection may carry the next request."""
+    is_read: bool = True
+    """False: the request has an effect, so that its answer says whether that is there."""
     has_moved: bool = False
     """True once the partition has another owner."""
     _scope: trio.CancelScope | None = None
+    _late_until: float = 0.0
+    """Until when an answer may come although the partition has another owner."""
 
-    def move(self) -> None:
-        """End the exchange: the partition has another owner."""
-        self.has_moved = True
+    def move(self, *, is_alive: bool) -> None:
+        """End the exchange: the partition has another owner. One with an effect has some time left if the former owner lives."""
+        if not self.has_moved:
+            late = LATE_SECONDS if is_alive and not self.is_read else 0.0
+            self.has_moved, self._late_until = True, trio.current_time() + late
+        if not is_alive:
+            self._late_until = 0.0
         if self._scope is not None:
-            self._scope.cancel()
+            self._scope.deadline = min(self._scope.deadline, self._late_until)
 
     async def send(self, request: bytes, seconds: float) -> None:
         """Send a request and read the head of its answer.
@@ -136,7 +146,8 @@ class _Exchange:
         Raises:
             ConnectionLost: The node may have done what it was asked.
         """
-        with trio.move_on_after(0 if self.has_moved else seconds) as self._scope:
+        until = trio.current_time() + seconds
+        with trio.move_on_at(min(until, self._late_until) if self.has_moved else until) as self._scope:
             try:
                 yield
             except (trio.BrokenResourceError, trio.ClosedResourceError, MalformedMessage) as error:
@@ -201,8 +212,8 @@ class NodeTransport(Transport):
         asked = exchange.asked
         if asked.partition >= 0:
             owner = self._directory.owner_of_partition(asked.partition)
-            if (owner.epoch, owner.node) != (asked.epoch, asked.node):
-                exchange.move()
+            if owner.epoch != asked.epoch or _name_of(owner) != _name_of(asked):
+                exchange.move(is_alive=asked.node is not None and asked.node.name in self._directory.nodes)
 
     # --- requests of this process --------------------------------------------------------
 
@@ -326,7 +337,7 @@ class NodeTransport(Transport):
     ) -> AsyncGenerator[_Exchange, None]:
         """Send a request and read the head of its answer, to the node that owns the session, or to any without one."""
         to = await self._locate(session_id)
-        exchange = _Exchange(await self._connect(to), to)
+        exchange = _Exchange(await self._connect(to), to, is_read=form.verb == "GET")
         self._open.add(exchange)
         try:
             request = encode_request(
@@ -441,6 +452,11 @@ class NodeTransport(Transport):
     async def aclose(self) -> None:
         self._close()
         await trio.lowlevel.checkpoint()
+
+
+def _name_of(owner: Owner) -> str:
+    """Return the name of an owner; empty without one. Its row may change while it is the owner, as it does when it leaves."""
+    return "" if owner.node is None else owner.node.name
 
 
 async def _events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[StreamEvent | None, None]:
