@@ -2,8 +2,8 @@
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and prints each model call and each
 effect of its tools; so does `digger`, to which it may give tasks. The node dies of the message `kill`, of a list of sessions that
-begin so, and of what is read of one. With `asks=POOL` the agent may ask the digger of that pool, too, and with `asks` its own
-one. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of each agent stay in memory.
+begin so, and of what is read of one. With `asks=POOL` its tool `digger` asks the agent `miner` of that pool, and with `asks` the
+digger of its own one; with `mines` the node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of each agent stay in memory.
 With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
 with an effect. With `advertise=URL` other nodes reach it there.
 """
@@ -188,8 +188,8 @@ async def main():
     WiredApplication.answer = partialmethod(partial(_die_of_a_read, WiredApplication.answer))
     Relay.answer = partialmethod(partial(_die_of_an_answer, Relay.answer))
     digger = BareAgent("digger", llm=Slow())
-    asked = PoolAgent("digger", pool=options["asks"]) if options.get("asks") else digger
-    others = [asked.as_tool()] if "asks" in options else []
+    asked = PoolAgent("miner", pool=options["asks"]) if options.get("asks") else digger
+    others = [asked.as_tool("digger")] if "asks" in options else []
     tools = [deploy, note, look, *others]
     modes = Modes(execution=tools, initial="act")
     if "reached" in options:  # a proxy before the listener for other nodes
@@ -199,9 +199,12 @@ async def main():
             open_runtime(journal=journal, cluster=pool, node=name, advertise=options.get("advertise"))
         )
         async with runtime.starting():
-            await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
-            if "digger" not in runtime.agents:
-                await runtime.start(digger)
+            if "mines" in options:
+                await runtime.start(BareAgent("miner", llm=Slow()))
+            else:
+                await runtime.start(BareAgent("clerk", llm=Slow(), tools=tools, modes=modes))
+                if "digger" not in runtime.agents:
+                    await runtime.start(digger)
         gateway = open_gateway(
             runtime,
             bind=options.get("bind", "127.0.0.1:0"),

@@ -96,6 +96,10 @@ class Crew:
     """Opens the proxy before the listener of each node for other nodes."""
     peers: list = attrs.field(factory=list)
     """These proxies."""
+    digger: str = "digger"
+    """Name of the agent that gets tasks; an agent of a database belongs to one pool."""
+    letter: str = "n"
+    """First letter of the names of its nodes."""
     alive: list = attrs.field(factory=list)
     """Names of nodes that are there, or start."""
     _names: int = 0
@@ -113,7 +117,7 @@ class Crew:
         """Start a node, again and again until it runs, as whoever looks after it would; unless it is killed meanwhile."""
         while True:
             self._names += 1
-            name = f"n{self._names}"
+            name = f"{self.letter}{self._names}"
             self.alive.append(name)
             try:
                 port = free_port()
@@ -144,8 +148,8 @@ class Crew:
     async def tasks(self):
         """What its diggers were told, each as often as a session was."""
         async with open_journal(self.cluster.journal, read_only=True) as journal:
-            found = await journal.page(SessionFilter(agent="digger"), limit=1000)
-            records = [await journal.load(each.session_id, agent="digger") for each in found]
+            found = await journal.page(SessionFilter(agent=self.digger), limit=1000)
+            records = [await journal.load(each.session_id, agent=self.digger) for each in found]
         return Counter(
             each.message.text for record in records for each in record if isinstance(each, Accepted)
         )
@@ -184,7 +188,7 @@ class World:
     @property
     def diggers(self):
         """Names of agents whom the clerk may give tasks, here and in the other pool."""
-        return "digger", f"digger@{self.crews[1].cluster.pool}"
+        return "digger", f"miner@{self.crews[1].cluster.pool}"
 
     @property
     def calls(self):
@@ -239,13 +243,12 @@ class World:
         """What is not at rest: partitions without a node that is there, what waits for an owner, who is suspected, tasks."""
         found = {"idle in transaction": (await self.ask(IDLE))[0][0]}
         for crew in self.crews:
-            place, schema = crew.cluster, crew.cluster.pool.replace("-", "_")
-            owners = await self.ask(f"SELECT p, owner FROM {schema}.partitions")
-            tasks = f"SELECT session_id FROM {schema}.sessions WHERE agent LIKE 'digger%' AND NOT closed"
+            place, schema = crew.cluster, crew.cluster.journal.partition("?schema=")[2]
+            tasks = f"SELECT session_id FROM {schema}.sessions WHERE agent = '{crew.digger}' AND NOT closed"
             seen = await look_at_cluster(place.journal, place.pool)
             found |= {
                 (place.pool, "unowned"): [
-                    each for each in owners if each[1].partition("-")[0] not in crew.alive
+                    each for each in seen.partitions if each.owner.partition("-")[0] not in crew.alive
                 ],
                 (place.pool, "waiting"): [each for each in seen.partitions if each.pending],
                 (place.pool, "suspects"): await crew.nodes.count("suspects"),
@@ -266,12 +269,21 @@ async def open_world(database, open_cluster, open_relay, lives, tokens):
         far.journal = near.journal  # pools that ask each other share a database and its schema
         journal = near.journal.replace(f":{database.port}/", f":{relay.port}/")
 
-        async def open_peer(**options):
-            return await enter(open_relay(**options))
+        async def serve_peer(port, *, task_status):
+            async with open_relay(port=port) as peer:
+                task_status.started(peer)
+                await trio.sleep_forever()
+
+        peers = await enter(trio.open_nursery())
+        opened.callback(peers.cancel_scope.cancel)
+
+        async def open_peer(*, port):
+            return await peers.start(serve_peer, port)
 
         crews = [Crew(await enter(open_nodes(lives, each)), journal, open_peer) for each in (near, far)]
+        crews[1].digger, crews[1].letter = "miner", "m"
         crews[0].nodes.options = (f"asks={far.pool}", f"tokens={tokens}", "awake=4")
-        crews[1].nodes.options = ("awake=4", "other")
+        crews[1].nodes.options = ("awake=4", "mines")
         door = await enter(open_relay(port=crews[0].find_port))
         balanced = near.url, {"token": TOKEN}
         ways = balanced, balanced, (f"http://127.0.0.1:{door.port}", {"token": token})
