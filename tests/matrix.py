@@ -19,14 +19,30 @@ LOWEST = "lowest"
 EXTRAS = ("cli", "web", "postgres", "encryption", "mcp", "otel")
 TOOLS = ("pytest>=9", "pytest-trio>=0.8", "pytest-xdist>=3.8", "hypothesis>=6.140", "pydantic>=2.10")
 TESTS = (
-    "tests/actors",
-    "tests/protocols",
-    "tests/structured",
-    "tests/state",
-    "tests/agents/turns",
-    "tests/llm",
+    # Tasks, groups of exceptions, threads, signals and garbage collection.
+    "tests/actors/test_ctrl_c.py",
+    "tests/actors/test_gc_tuning.py",
+    "tests/actors/test_side_by_side.py",
+    "tests/actors/test_supervision.py",
+    "tests/actors/test_system.py",
+    "tests/actors/test_workers.py",
+    "tests/tools/test_threads.py",
+    "tests/agents/turns/test_cancel.py",
+    "tests/agents/turns/test_turns.py",
+    # Annotations, and the schemas that are made of them.
+    "tests/structured/test_schemas.py",
+    "tests/tools/test_foreign_types.py",
+    "tests/tools/test_function.py",
+    "tests/tools/test_schema.py",
+    "tests/state/test_patches.py",
+    # The SDKs of the providers.
+    "tests/llm/test_anthropic.py",
+    "tests/llm/test_loopback.py",
+    "tests/llm/test_openai.py",
+    "tests/llm/test_openai_responses.py",
+    "tests/llm/test_schemas.py",
 )
-"""Tests of what differs between versions: annotations, tasks, schemas, and the SDKs. The rest runs on one version."""
+"""The tests that see differences between versions of Python and of dependencies. The others run on one version."""
 
 
 def interpreter(version: str) -> str | None:
