@@ -262,8 +262,13 @@ def test_the_notebook_runs(no_keys):
     notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
     nbclient.NotebookClient(notebook, timeout=300).execute()
     outputs = {cell.id: cell.outputs for cell in notebook.cells if cell.cell_type == "code"}
-    assert outputs["run"][0].text == "You said: good morning\n"
-    assert "".join(each.text for each in outputs["stream"]).replace("|", "") == "You said: count to three"
+
+    def printed(cell):
+        # A kernel that was interrupted in a `print` sends its text in two outputs.
+        return "".join(each.text for each in outputs[cell])
+
+    assert printed("run") == "You said: good morning\n"
+    assert printed("stream").replace("|", "") == "You said: count to three"
     assert "You said: remember the milk" in outputs["session"][0].data["text/plain"]
-    assert outputs["asyncio"][0].text == "I help.\n"
+    assert printed("asyncio") == "I help.\n"
     assert outputs["close"] == []
