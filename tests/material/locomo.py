@@ -4,9 +4,9 @@ Each turn of ten conversations is remembered as "SPEAKER: TEXT (shares CAPTION)"
 conversation. The evidence of a question is the turns that its authors named. `recall@k` is the share of the evidence
 among the first k memories, averaged over the questions of the kinds 1 to 4; kind 5 has no answer and is shown apart.
 
-    .venv/bin/python -m tests.material.locomo FOLDER
+    make material MATERIAL=/folder ARGS="--only locomo"
 
-prints the tables. With the weights of all-MiniLM-L6-v2 in FOLDER/minilm, recall with vectors is measured, too.
+prints the tables. With the weights of all-MiniLM-L6-v2 in /folder/locomo/minilm, recall with vectors is measured, too.
 """
 
 import contextlib
@@ -15,7 +15,6 @@ import json
 import os
 import random
 import re
-import sys
 import tempfile
 import time
 import zipfile
@@ -448,24 +447,3 @@ def weighted(weight: float, shares: tuple[float, ...]) -> Iterator[None]:
         yield
     finally:
         ranking.VECTOR_WEIGHT, ranking.SHARES = before
-
-
-def main(folder: str, *options: str) -> int:
-    """Print the tables; 1 if a bar was missed, 0 if the material is missing."""
-    place = Path(folder)
-    if missing := SOURCE.missing(place):
-        sys.stdout.write(f"skipped: {place} has no {', '.join(missing)}; {SOURCE.origin}\n")
-        return 0
-    tables = trio.run(lambda: run(place, progress=_say, quick="--quick" in options))
-    for table in tables:
-        missed = "".join(f"MISSED: {failure}\n" for failure in table.failures)
-        sys.stdout.write(f"{table.markdown()}\n{missed}\n")
-    return int(any(table.failures for table in tables))
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

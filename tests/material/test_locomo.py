@@ -60,9 +60,3 @@ async def test_answers_are_measured(tmp_path):
     assert [first.recall(k) for k in (1, 2)] == [0, 1]
     assert [second.recall(1), second.any_session(1)] == [0.5, True]
     assert locomo.recall([first, second], 1) == pytest.approx(0.25)
-
-
-def test_missing_material_is_named(tmp_path, capsys):
-    """Without the file nothing is measured."""
-    assert locomo.main(str(tmp_path)) == 0
-    assert capsys.readouterr().out.startswith("skipped: ")

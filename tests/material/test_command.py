@@ -1,0 +1,25 @@
+"""`make material`: what it says of material that is missing, and where it writes its tables."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.material import __main__ as command
+
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+
+
+@pytest.mark.parametrize("name", command.NAMES)
+def test_missing_material_is_named(name, tmp_path, monkeypatch, capsys):
+    """Without its files a benchmark measures nothing, and the exit code says so."""
+    monkeypatch.setattr(sys, "argv", ["material", str(tmp_path), "--only", name])
+    assert command.main() == command.MISSING
+    assert f"{name}: skipped, because {tmp_path / name} lacks " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", command.NAMES)
+def test_each_benchmark_has_a_place_in_the_page(name):
+    """`--write-docs` replaces what is between two comments, which the page has once each."""
+    page = PAGE.read_text(encoding="utf-8")
+    assert [page.count(f"<!-- {name}: {mark} -->") for mark in ("begin", "end")] == [1, 1]
