@@ -47,7 +47,8 @@ from actgent.testing import open_provider
 ACTGENT = Path(sys.executable).with_name("actgent")
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-PATIENCE = 60
+PATIENCE = 300
+"""Seconds after which a test kills a command that hangs, also on a machine that is busy with other work."""
 
 
 def environment(**more):
