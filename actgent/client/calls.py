@@ -19,6 +19,8 @@ LEAST_LEFT = 0.1
 """Part of the patience that is too little for another try."""
 BACKSTOP, BACKSTOP_SECONDS = 1.05, 0.05
 """Seconds after the limits of the transport at which a try ends in any case."""
+MAX_BREAKS = 3
+"""Connections that may break while one request is under way; then the request is given up."""
 _random = random.Random()  # noqa: S311 - spreads clients over time, and is no secret
 
 
@@ -39,6 +41,34 @@ class Pauses:
     def reset(self) -> None:
         """It has gone well."""
         self.tries = 0
+
+
+@attrs.define
+class Breaks:
+    """Counts the connections that broke before the answer to one request began.
+
+    A request that ends each process that serves it would otherwise end node after node of a cluster.
+    """
+
+    transport: Transport
+    request: RemoteRequest
+    count: int = 0
+
+    async def note(self, reason: ConnectionLost | Refused) -> None:
+        """Count the reason why there is no answer, if it is such a break and a server is up.
+
+        Raises:
+            ServerUnreachable: `MAX_BREAKS` connections broke.
+        """
+        if not reason.is_broken or not (isinstance(reason, Refused) or await self.transport.is_up()):
+            return
+        self.count += 1
+        if self.count >= MAX_BREAKS:
+            words = (
+                f"{self.count} connections broke while {self.request.operation!r} was under way, and it is not sent again: "
+                f"it may end each process that serves it; the last reason: {reason}"
+            )
+            raise self.transport.lost(words, was_sent=True) from reason
 
 
 @attrs.frozen(eq=False)
@@ -81,10 +111,12 @@ class Calls:
             may_be_done: True: it was asked before in another way, and perhaps had its effect.
 
         Raises:
-            ServerUnreachable: there was no answer in time, or none that says whether the request was accepted.
+            ServerUnreachable: there was no answer in time, or none that says whether the request was accepted, or
+                `MAX_BREAKS` connections broke while it was under way.
             ActgentError: the answer is an error.
         """
         pauses, until = Pauses(), trio.current_time() + self.patience
+        breaks = Breaks(self.transport, request)
         error: ActgentError | None = None
         while True:
             left = until - trio.current_time()
@@ -105,12 +137,15 @@ class Calls:
                 )
                 if refused.may_be_done and not is_repeatable:
                     raise error from None
+                await breaks.note(refused)
                 pause = pauses.next(refused.retry_after)
             except ConnectionLost as lost:
                 may_be_done |= lost.was_sent
                 error, pause = self.transport.lost(str(lost), was_sent=may_be_done), pauses.next()
                 if lost.was_sent and not is_repeatable:
                     raise error from lost
+                with trio.move_on_after(max(until - trio.current_time(), 0)):
+                    await breaks.note(lost)
             left = until - trio.current_time()
             if left <= self.patience * LEAST_LEFT:
                 raise error

@@ -94,10 +94,12 @@ class StreamEvent:
 class ConnectionLost(Exception):
     """There was no answer, or not all of it."""
 
-    def __init__(self, reason: str, *, was_sent: bool) -> None:
+    def __init__(self, reason: str, *, was_sent: bool, is_broken: bool = False) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
         """True: the server may have done what it was asked."""
+        self.is_broken = is_broken
+        """True: the request was sent, and the connection ended before the first byte of an answer."""
 
 
 class Refused(Exception):
@@ -118,6 +120,11 @@ class Refused(Exception):
     def may_be_done(self) -> bool:
         """True if the request may have had its effect, though the answer is an error."""
         return self.is_repeated or self.fields.get("may_be_done") is True
+
+    @property
+    def is_broken(self) -> bool:
+        """True if the gateway sent the request to another node, and that connection ended before an answer began."""
+        return self.fields.get("broken") is True
 
     @property
     def is_passing(self) -> bool:
@@ -163,6 +170,10 @@ class Transport(abc.ABC):
             Refused, ConnectionLost: see `call`; the latter also while they are read.
         """
         raise ConfigurationError(f"{type(self).__name__} carries no files: define its download()")
+
+    async def is_up(self) -> bool:
+        """Return True if a server answers now. Called after a connection broke: a server that is down says nothing of a request."""
+        return True
 
     @abc.abstractmethod
     async def aclose(self) -> None:

@@ -110,7 +110,7 @@ class _Exchange:
             await self.connection.stream.send_all(request)
             head = await self.connection.reader.read_head()
             if head is None:
-                raise MalformedMessage("the connection has ended")
+                raise trio.BrokenResourceError("the node closed it")
             self.status, self.headers = decode_answer(head)
 
     async def read_all(self) -> bytes:
@@ -154,6 +154,7 @@ class _Exchange:
                 raise ConnectionLost(
                     f"the connection to the node was lost: {str(error) or type(error).__name__}",
                     was_sent=True,
+                    is_broken=not self.status and isinstance(error, trio.BrokenResourceError),
                 ) from error
         if self._scope.cancelled_caught:
             reason = (

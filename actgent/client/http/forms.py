@@ -52,6 +52,8 @@ ALONG = "actgent-events-along"
 """The header beside that which says which others are told along with those, as far as a server knows it: without it, all."""
 PATIENCE = "actgent-patience"
 """The header of a request that says for how many seconds its client waits until a node takes it."""
+COUNTS_BREAKS = "actgent-counts-breaks"
+"""The header of a request whose sender counts broken connections: a gateway whose connection to a node broke says so at once."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""

@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import httpx2
@@ -15,7 +16,17 @@ from actgent.llm.http import EventTooLarge
 from actgent.support.foreign import telling_text
 from actgent.support.http_environment import reading_environment
 
-from .forms import NO_CONTENT, PATIENCE, REPEATED, STREAM, HTTPForm, read_answer, refused, to_http
+from .forms import (
+    COUNTS_BREAKS,
+    NO_CONTENT,
+    PATIENCE,
+    REPEATED,
+    STREAM,
+    HTTPForm,
+    read_answer,
+    refused,
+    to_http,
+)
 from .sse import StreamDecoder
 
 ANSWER = 30.0
@@ -31,6 +42,12 @@ MAX_ANSWER = 64 * 1024 * 1024
 _HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
 _PASSING = (502, 503, 504)
 """Statuses with which a gateway, or a proxy before it, says that another one may answer."""
+PROBE_SECONDS = 2.0
+"""Seconds for which the answer of a probe is awaited."""
+_PROBE = HTTPForm(verb="GET", path="/health/live", query="", headers={}, body=None)
+_BROKEN = (httpx2.ReadError, httpx2.RemoteProtocolError)
+_received: ContextVar[list[int]] = ContextVar("_received")
+"""The numbers of bytes that the task's request has received so far."""
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
 
@@ -55,7 +72,7 @@ class HTTPTransport(Transport):
             raise ConfigurationError("token= is the text that `actgent token new` shows, not something else")
         self.url = str(addresses[0]).rstrip("/") if not isinstance(url, str) else url
         """Address of the first gateway."""
-        headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        headers = {"authorization": f"Bearer {token}", "accept": "application/json", COUNTS_BREAKS: "true"}
         if owner is not None:
             headers["actgent-owner"] = owner
         with reading_environment():
@@ -106,9 +123,15 @@ class HTTPTransport(Transport):
         headers = form.headers
         if math.isfinite(within):
             headers = {**headers, PATIENCE: f"{within * RELAYED:.3f}"}
+        _received.set([])
         try:
             async with self._client.stream(
-                form.verb, url, headers=headers, content=form.body, timeout=timeout
+                form.verb,
+                url,
+                headers=headers,
+                content=form.body,
+                timeout=timeout,
+                extensions={"trace": _watch_connection},
             ) as answer:
                 if answer.status_code in _PASSING:
                     self._leave(index)
@@ -122,8 +145,34 @@ class HTTPTransport(Transport):
         if self._current == index:
             self._current = (index + 1) % len(self._bases)
 
+    async def is_up(self) -> bool:
+        try:
+            async with self._sent(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
+                return answer.is_success
+        except (httpx2.TransportError, httpx2.StreamError):
+            return False
+
     async def aclose(self) -> None:
         await self._client.aclose()
+
+
+async def _watch_connection(event: str, info: Mapping[str, Any]) -> None:
+    """Have a new connection count what its requests receive; a callback of httpcore2's extension `trace`.
+
+    The exceptions of httpcore2 do not tell a connection that ended before an answer from one that was cut within its head.
+    """
+    if not event.endswith(("connect_tcp.complete", "start_tls.complete")):
+        return
+    stream = info["return_value"]
+    read = stream.read
+
+    async def read_and_count(*given: Any, **named: Any) -> bytes:
+        data: bytes = await read(*given, **named)
+        if data:
+            _received.get([]).append(len(data))
+        return data
+
+    stream.read = read_and_count
 
 
 def _listed(urls: Sequence[str]) -> Sequence[str]:
@@ -163,7 +212,10 @@ def _lost() -> Iterator[None]:
         yield
     except (httpx2.TransportError, httpx2.StreamError, EventTooLarge) as error:
         was_sent = not isinstance(error, _NOT_SENT)
-        raise ConnectionLost(f"{type(error).__name__}: {telling_text(error)}", was_sent=was_sent) from error
+        is_broken = isinstance(error, _BROKEN) and not _received.get([])
+        raise ConnectionLost(
+            f"{type(error).__name__}: {telling_text(error)}", was_sent=was_sent, is_broken=is_broken
+        ) from error
 
 
 async def _events(pieces: AsyncIterator[bytes]) -> AsyncGenerator[StreamEvent | None, None]:

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.approvals import session_of
-from actgent.client.calls import Pauses
-from actgent.client.http.forms import ALONG, PATIENCE, REPEATED, WANTED, HTTPForm
+from actgent.client.calls import MAX_BREAKS, Pauses
+from actgent.client.http.forms import ALONG, COUNTS_BREAKS, PATIENCE, REPEATED, WANTED, HTTPForm
 from actgent.client.transport import ConnectionLost
 from actgent.errors import Fenced, SessionClosed, SessionMoved
 from actgent.messages import new_secret
@@ -188,6 +188,10 @@ class RelayedResponse(Response):
         self._may_be_done = False
         """True once a try may have had its effect."""
         self._patience = _patience_of(call)
+        self._breaks = 0
+        """Connections to nodes that broke before the answer began."""
+        self._is_counted = call.header(COUNTS_BREAKS) is not None and self._is_repeatable
+        """True if the sender counts such breaks, and sends the request again with the same ids."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
@@ -207,7 +211,10 @@ class RelayedResponse(Response):
     def _form(self) -> HTTPForm:
         """The request as it is handed on: with an id, where a repetition is to be known."""
         call, verb = self._call, self._endpoint.verb
-        if (name := _IDS.get(self._name)) and not self._sent.get("idempotency-key"):
+        name, key = _IDS.get(self._name), self._sent.get("idempotency-key")
+        if not key and ((name and not self._body.get(name)) or self._endpoint.answer is post_session):
+            self._is_counted = False  # sent again by its sender, it would get another id
+        if name and not key:
             self._body.setdefault(name, new_secret())
         if self._endpoint.answer is post_session:
             self._sent.setdefault("idempotency-key", new_secret())
@@ -284,6 +291,8 @@ class RelayedResponse(Response):
                 if lost.was_sent and not (is_read or self._is_repeatable):
                     words = "the connection was lost: this may have been done"
                     raise Problem("unavailable", words, may_be_done=True) from lost
+                if lost.is_broken:
+                    self._note_break(lost)
                 is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say
                 return is_stored and await self._store(form, session_id, send)
         if has_begun:  # a stream that was cut off ends: its client comes back
@@ -294,6 +303,24 @@ class RelayedResponse(Response):
             return False
         await self._send_whole(answer, data, send)
         return True
+
+    def _note_break(self, lost: ConnectionLost) -> None:
+        """Count a connection that broke, so that a request which ends its node does not end all of them.
+
+        Raises:
+            Problem: The sender counts, or there were `MAX_BREAKS` breaks.
+        """
+        fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
+        if self._is_counted:
+            words = "the connection to the node broke before it answered"
+            raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
+        self._breaks += 1
+        if self._breaks >= MAX_BREAKS:
+            words = (
+                f"{self._breaks} connections to nodes broke while this request was under way: "
+                "it may end each node that serves it"
+            )
+            raise Problem("poison", words, **fields) from lost
 
     async def _store(self, form: HTTPForm, session_id: str, send: Send) -> bool:
         """Store a message for the next owner and acknowledge it; return False if there is an owner by now.
