@@ -123,7 +123,7 @@ class Calls:
             if error is not None and left <= self.patience * LEAST_LEFT:  # too little for another answer
                 raise error
             try:
-                return await self._try(request, left), may_be_done
+                return await self._try(attrs.evolve(request, breaks=breaks.count), left), may_be_done
             except Refused as refused:
                 if may_be_done and refused.kind in done_by and refused.fields.get("as_asked", True):
                     return None, True

@@ -77,6 +77,8 @@ class RemoteRequest:
     """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
     wanted: AbstractSet[str] = frozenset()
     """The names of the events that are waited for; others come along with them. None: all of them are."""
+    breaks: int = 0
+    """Connections that broke while this request was under way; a gateway does not store a message that may end its node."""
     along: AbstractSet[str] = frozenset()
     """The names of those others that are wanted where some are waited for; a server may tell more, as older ones do."""
 

@@ -53,7 +53,7 @@ ALONG = "actgent-events-along"
 PATIENCE = "actgent-patience"
 """The header of a request that says for how many seconds its client waits until a node takes it."""
 COUNTS_BREAKS = "actgent-counts-breaks"
-"""The header of a request whose sender counts broken connections: a gateway whose connection to a node broke says so at once."""
+"""The header of a request whose sender counts broken connections, with their number: a gateway says at once that another one broke."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""
@@ -81,7 +81,7 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
     query = dict(request.query)
     if request.agent and request.operation not in _MADE and "{session}" in path:
         query["agent"] = request.agent
-    headers = {"accept": accept}
+    headers = {"accept": accept, COUNTS_BREAKS: str(request.breaks)}
     if request.wait:
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:

@@ -17,7 +17,6 @@ from actgent.support.foreign import telling_text
 from actgent.support.http_environment import reading_environment
 
 from .forms import (
-    COUNTS_BREAKS,
     NO_CONTENT,
     PATIENCE,
     REPEATED,
@@ -72,7 +71,7 @@ class HTTPTransport(Transport):
             raise ConfigurationError("token= is the text that `actgent token new` shows, not something else")
         self.url = str(addresses[0]).rstrip("/") if not isinstance(url, str) else url
         """Address of the first gateway."""
-        headers = {"authorization": f"Bearer {token}", "accept": "application/json", COUNTS_BREAKS: "true"}
+        headers = {"authorization": f"Bearer {token}", "accept": "application/json"}
         if owner is not None:
             headers["actgent-owner"] = owner
         with reading_environment():

@@ -188,8 +188,8 @@ class RelayedResponse(Response):
         self._may_be_done = False
         """True once a try may have had its effect."""
         self._patience = _patience_of(call)
-        self._breaks = 0
-        """Connections to nodes that broke before the answer began."""
+        self._breaks = _breaks_of(call)
+        """Connections that broke before the answer began; at its sender, too, if that counts them."""
         self._is_counted = call.header(COUNTS_BREAKS) is not None and self._is_repeatable
         """True if the sender counts such breaks, and sends the request again with the same ids."""
 
@@ -293,7 +293,7 @@ class RelayedResponse(Response):
                     raise Problem("unavailable", words, may_be_done=True) from lost
                 if lost.is_broken:
                     self._note_break(lost)
-                is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say
+                is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
                 return is_stored and await self._store(form, session_id, send)
         if has_begun:  # a stream that was cut off ends: its client comes back
             await _send(send, b"", is_last=True)
@@ -391,6 +391,12 @@ class RelayedResponse(Response):
         return HTTPForm(
             verb=_GET_MESSAGE.verb, path=path, query=self._call.search, headers=headers, body=None
         )
+
+
+def _breaks_of(call: HTTPCall) -> int:
+    """Return the number of broken connections that the sender of a request has counted."""
+    counted = call.header(COUNTS_BREAKS) or ""
+    return int(counted) if counted.isascii() and counted.isdigit() else 0
 
 
 def _patience_of(call: HTTPCall) -> float:
