@@ -65,7 +65,8 @@ async def test_an_answer_that_is_only_read_is_one_row_with_the_end_of_its_turn(a
             await session.chat("one")
             assert await records_of(follower) == [Accepted, *WHOLE]
         assert {at for at, _ in journal.rows} == {begun}
-        assert kinds_of(journal)[-1][-3:] == WHOLE[-3:], kinds_of(journal)  # Appended can be written before it
+        # A follower may have had Appended written before the end of the turn.
+        assert kinds_of(journal)[-1][-3:] == WHOLE[-3:]
 
 
 @pytest.mark.parametrize("hears", ["on_conversation", "on_event", "on_exception", "on_routing"])
