@@ -2,7 +2,8 @@
 
 The sender has had its acknowledgement by then. The next owner gives each message to its session before any other request of
 that session begins, in the order in which they were stored. A message is deleted after its session has accepted it; if the
-node dies in between, the message id makes the second delivery a repetition.
+node dies in between, the message id makes the second delivery a repetition. A message during whose deliveries `MAX_BREAKS`
+nodes died is given up.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -14,6 +15,7 @@ import attrs
 import orjson
 import trio
 
+from actgent.client.calls import MAX_BREAKS
 from actgent.client.http.forms import HTTPForm, refused
 from actgent.errors import JournalError
 from actgent.journal.listing import SessionKey
@@ -29,6 +31,8 @@ RETRY_SECONDS = 0.5
 """Seconds between two deliveries of a message that its session cannot accept at the moment."""
 MAX_DELIVERIES = 16
 """Sessions whose messages are delivered at the same time."""
+COUNTING_SECONDS = 1.0
+"""Seconds for which the end of a delivery is noted while the node ends."""
 ROOM_SECONDS = 30
 """Seconds for which a delivery waits for room in an inbox."""
 _FIRST_ERROR = 400
@@ -154,7 +158,7 @@ class PendingMessages:
                     if not mine:
                         return
                     async with self._limiter:
-                        if await self._deliver(mine[0]):
+                        if await self._deliver_once(mine[0]):
                             await self._table.delete(mine[:1])
                             continue
                 except JournalError as error:
@@ -162,6 +166,25 @@ class PendingMessages:
                 await trio.sleep(RETRY_SECONDS)
         finally:
             self._delivering.pop(session_id).set()
+
+    async def _deliver_once(self, message: PendingMessage) -> bool:
+        """Deliver a message unless nodes have died of it; return False if it is to be delivered again later.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        if message.deliveries >= MAX_BREAKS:
+            await self._give_up(message, f"{message.deliveries} nodes died while they delivered it")
+            return True
+        await self._table.count_delivery(message, 1)
+        is_over = False
+        try:
+            is_over = await self._deliver(message)
+        finally:
+            if not is_over:  # this process lives, so it is no death
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + COUNTING_SECONDS):
+                    await self._table.count_delivery(message, -1)
+        return is_over
 
     async def _deliver(self, message: PendingMessage) -> bool:
         """Give a message to its session; return False if it is to be delivered again later."""
@@ -183,7 +206,16 @@ class PendingMessages:
         problem = refused(telling.status, telling.data)
         if has_moved(telling.status, telling.data) or problem.is_passing or problem.kind == "inbox-full":
             return False
-        words = f"{problem.kind}: {problem.detail}"
+        await self._give_up(message, f"{problem.kind}: {problem.detail}")
+        return True
+
+    async def _give_up(self, message: PendingMessage, words: str) -> None:
+        """Put a message on the list of dead messages.
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        known = decode_pending(message.request)
         _log.error(
             "session %s: message %s was acknowledged without an owner and is refused now: %s",
             Each(message.session_id),
@@ -193,7 +225,6 @@ class PendingMessages:
         agent = dict(parse_qsl(known.form.query)).get("agent", "")
         key = SessionKey(agent, message.session_id)
         await self._journal.suspects.bury(key, message.message_id, words, request=message.request)
-        return True
 
 
 @attrs.define(eq=False)

@@ -24,10 +24,13 @@ WITH held AS MATERIALIZED (
 SELECT pg_notify(%(channel)s, 'pending ' || %(p)s::text), (SELECT count(*) FROM added) FROM held
 """
 _SELECT = """
-SELECT number, session_id, message_id, request FROM pending_messages
+SELECT number, session_id, message_id, request, deliveries FROM pending_messages
 WHERE pool = %(pool)s AND slot = ANY(%(slots)s) AND number > %(after)s ORDER BY number LIMIT %(limit)s
 """
 _DELETE = "DELETE FROM pending_messages WHERE session_id = %(session_id)s AND message_id = %(message_id)s"
+_COUNT = """
+UPDATE pending_messages SET deliveries = deliveries + %(by)s WHERE session_id = %(session_id)s AND message_id = %(message_id)s
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,6 +43,8 @@ class PendingMessage:
     message_id: str
     request: bytes
     """The request with which it was sent."""
+    deliveries: int = 0
+    """Deliveries that have begun and not ended: if none is under way, their nodes have died meanwhile."""
 
 
 @attrs.frozen
@@ -74,10 +79,25 @@ class PendingMessageTable:
         values = {"slots": slots_of(partitions, of), "after": after, "limit": MAX_PENDING_AT_ONCE}
         return [
             PendingMessage(
-                number=number, session_id=session_id, message_id=message_id, request=bytes(request)
+                number=number,
+                session_id=session_id,
+                message_id=message_id,
+                request=bytes(request),
+                deliveries=deliveries,
             )
-            for number, session_id, message_id, request in await self._table.select(_SELECT, values)
+            for number, session_id, message_id, request, deliveries in await self._table.select(
+                _SELECT, values
+            )
         ]
+
+    async def count_delivery(self, message: PendingMessage, by: int) -> None:
+        """Note that a delivery of a message begins (1), or has ended without its acceptance (-1).
+
+        Raises:
+            JournalFailed: The database does not answer.
+        """
+        values = {"session_id": message.session_id, "message_id": message.message_id, "by": by}
+        await self._table.execute(_COUNT, values)
 
     async def delete(self, messages: Iterable[PendingMessage]) -> None:
         """Delete messages that a session has accepted.

@@ -150,7 +150,8 @@ MIGRATIONS: Sequence[str] = (
     CREATE TABLE pending_messages (
         number bigint GENERATED ALWAYS AS IDENTITY, pool text NOT NULL, slot smallint NOT NULL,
         session_id text NOT NULL, message_id text NOT NULL, request bytea NOT NULL,
-        created_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (session_id, message_id)
+        created_at timestamptz NOT NULL DEFAULT now(), deliveries smallint NOT NULL DEFAULT 0,
+        PRIMARY KEY (session_id, message_id)
     );
     CREATE INDEX pending_messages_order ON pending_messages (pool, slot, number);
     ALTER TABLE suspects ADD COLUMN records bigint NOT NULL DEFAULT 0, ADD COLUMN is_open boolean NOT NULL DEFAULT true,
