@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -41,8 +41,10 @@ MAX_ANSWER = 64 * 1024 * 1024
 _HOST = re.compile(r"\w[\w.-]*|[\da-fA-F.]*:[\da-fA-F:.]*(%[\w.-]+)?")
 _PASSING = (502, 503, 504)
 """Statuses with which a gateway, or a proxy before it, says that another one may answer."""
-PROBE_SECONDS = 2.0
+PROBE_SECONDS = 10.0
 """Seconds for which the answer of a probe is awaited."""
+PROBE_PAUSES = 0.0, 0.1, 0.4
+"""Seconds before each of the probes: the first one may go to the process that has just ended."""
 _PROBE = HTTPForm(verb="GET", path="/health/live", query="", headers={}, body=None)
 _BROKEN = (httpx2.ReadError, httpx2.RemoteProtocolError)
 _received: ContextVar[list[int]] = ContextVar("_received")
@@ -145,11 +147,13 @@ class HTTPTransport(Transport):
             self._current = (index + 1) % len(self._bases)
 
     async def is_up(self) -> bool:
-        try:
-            async with self._sent(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
-                return answer.is_success
-        except (httpx2.TransportError, httpx2.StreamError):
-            return False
+        for pause in PROBE_PAUSES:
+            await trio.sleep(pause)
+            with suppress(httpx2.TransportError, httpx2.StreamError):
+                async with self._sent(_PROBE, PROBE_SECONDS, within=PROBE_SECONDS) as answer:
+                    if answer.is_success:
+                        return True
+        return False
 
     async def aclose(self) -> None:
         await self._client.aclose()
