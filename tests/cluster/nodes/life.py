@@ -2,12 +2,15 @@
 
 Its agent answers after a moment, asks people before it deploys, has the modes plan and act, and prints each model call and each
 effect of its tools; so does `digger`, to which it may give tasks. The node dies of the message `kill`, of a list of sessions that
-begin so, and of what is read of one. With `asks=POOL` its tool `digger` asks the agent `miner` of that pool, and with `asks` the
-digger of its own one; with `mines` the node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of each agent stay in memory.
+begin so, of what is read of one, and before it accepts a message whose id begins so, unless `ACTGENT_MENDED` is set. With
+`asks=POOL` its tool `digger` asks the agent `miner` of that pool, and with `asks` the digger of its own pool; with `mines` the
+node hosts that miner alone. With `tokens=FILE` the gateway takes the tokens of a file. With `awake=4` so many idle sessions of
+each agent stay in memory.
 With `deaths=FOLDER` it dies once of each session `before-N-...` or `after-N-...`, before or after its nth answer to a request
 with an effect. With `advertise=URL` other nodes reach it there.
 """
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -34,6 +37,7 @@ from actgent import (
 from actgent.approvals import session_of
 from actgent.cluster.node import Node
 from actgent.journal.membership import LEAVING_GRACE
+from actgent.runtime.intake import Intake
 from actgent.runtime.sessions import table
 from actgent.web.reach import Reach
 from actgent.web.server.relay import Relay, RelayedResponse
@@ -118,6 +122,19 @@ async def _die_of_a_read(answer, application, request, tell, gone):
     await answer(application, request, tell, gone)
 
 
+async def _die_of_a_direct_read(answer, relay, endpoint, call):
+    path = call.address.removeprefix("/v1")
+    if endpoint.verb == "GET" and path.startswith("/sessions/kill") and relay.is_ours(named_session(path)):
+        signal.raise_signal(signal.SIGKILL)
+    return await answer(relay, endpoint, call)
+
+
+async def _die_of_a_message(accept, intake, context, message, **options):
+    if message.id.startswith("kill") and "ACTGENT_MENDED" not in os.environ:
+        signal.raise_signal(signal.SIGKILL)
+    return await accept(intake, context, message, **options)
+
+
 def named_session(path: str) -> str:
     """Return the id of the session that a path names; empty if it names none."""
     kind, _, rest = path.removeprefix("/").partition("/")
@@ -187,6 +204,8 @@ async def main():
     WiredApplication.answer = partialmethod(partial(_die_of_a_relayed_answer, WiredApplication.answer))
     WiredApplication.answer = partialmethod(partial(_die_of_a_read, WiredApplication.answer))
     Relay.answer = partialmethod(partial(_die_of_an_answer, Relay.answer))
+    Relay.answer = partialmethod(partial(_die_of_a_direct_read, Relay.answer))
+    Intake.accept = partialmethod(partial(_die_of_a_message, Intake.accept))
     digger = BareAgent("digger", llm=Slow())
     asked = PoolAgent("miner", pool=options["asks"]) if options.get("asks") else digger
     others = [asked.as_tool("digger")] if "asks" in options else []
