@@ -131,7 +131,17 @@ class Caller:
 def new_token(
     name: str, *, owner: str, scopes: Iterable[str], expires: float | None = None
 ) -> tuple[str, AccessToken]:
-    """A token, which is shown once, and what is kept of it."""
+    """Make a token.
+
+    Args:
+        name: For people, in lists and logs.
+        owner: Whose sessions it reaches.
+        scopes: What it allows: `read`, `chat`, `approve`, `journal`, `metrics` or `admin`.
+        expires: Unix time in seconds; None is never.
+
+    Returns:
+        The token itself, which is kept nowhere, and what a gateway keeps of it.
+    """
     token = f"{PREFIX}{secrets.token_urlsafe(32)}"
     return token, AccessToken(
         name=name, owner=owner, scopes=scopes, digest=token_digest(token), expires=expires
@@ -325,10 +335,10 @@ def _token_of(row: dict[str, Any], number: int, file: Path) -> AccessToken:
 
 
 def write_tokens(file: Path, tokens: Iterable[AccessToken]) -> None:
-    """Write a file of tokens, in one step: a new one is readable by its owner alone, another one by whom it was before.
+    """Write a file of tokens in one step. A new file is readable by its owner alone; another one keeps its rights.
 
     Raises:
-        ConfigurationError: it cannot be written, and is as it was.
+        ConfigurationError: The file cannot be written. It is as it was before.
     """
     try:
         write_whole(file, "\n".join(map(_row_of, tokens)), mode=0o600, keeps_rights=True)
