@@ -125,11 +125,11 @@ class Calls:
             try:
                 return await self._try(attrs.evolve(request, breaks=breaks.count), left), may_be_done
             except Refused as refused:
+                may_be_done |= refused.may_be_done  # by a gateway that has sent it before
                 if may_be_done and refused.kind in done_by and refused.fields.get("as_asked", True):
                     return None, True
                 if not refused.is_passing:
                     raise error_of(refused, request) from None
-                may_be_done |= refused.may_be_done
                 error = (
                     self.transport.lost(str(refused), was_sent=True)
                     if may_be_done
