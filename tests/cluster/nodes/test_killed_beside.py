@@ -158,8 +158,9 @@ async def test_each_call_has_its_effect_once_whose_owner_is_killed(nodes, when):
                 session_id = f"{when}-{CASES[case]}-{case.__name__}"
                 session = await clerk.create_session("ada", session_id=session_id)
                 await case(clerk, session, client)
-                while dead(nodes) == deaths:  # noqa: ASYNC110 - it dies a moment after its answer
-                    await trio.sleep(0.01)
+                with trio.move_on_after(PATIENCE / 4):
+                    while dead(nodes) == deaths:  # noqa: ASYNC110 - it dies a moment after its answer
+                        await trio.sleep(0.01)
                 assert dead(nodes) == deaths + 1, case.__name__
                 await nodes.start(next(names))
 
