@@ -17,6 +17,7 @@ _NAMES = {
         "AskPerson",
         "BadRequest",
         "BrokenAnswer",
+        "BrokerLost",
         "ConfigurationError",
         "ContentFiltered",
         "ContextOverflow",

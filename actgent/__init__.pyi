@@ -132,6 +132,7 @@ from .errors import (
     AskPerson as AskPerson,
     BadRequest as BadRequest,
     BrokenAnswer as BrokenAnswer,
+    BrokerLost as BrokerLost,
     ConfigurationError as ConfigurationError,
     ContentFiltered as ContentFiltered,
     ContextOverflow as ContextOverflow,

@@ -99,7 +99,7 @@ class PartitionsTaken(Observation):
     reason: str
     """`new`, `given_back`, or `died`, also where that node was only cut off."""
     seconds: float
-    """From the first attempt to take a partition until its requests are answered: the longest of them."""
+    """From when the broker handed them over until their requests are answered, at most."""
 
 
 @attrs.frozen(kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .clusters import DATABASE
+from .clusters import BROKER, DATABASE
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -196,10 +196,12 @@ def test_every_example_is_tried():
 
 def run_cluster(**places):
     """Run the example of a cluster, as a process that may be ended with what it has started."""
+    pytest.importorskip("pamqp", reason="the extra `cluster` is not installed")
     pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     environment = {
         **os.environ,
         "PYTHONPATH": str(EXAMPLES.parent),
+        "ACTGENT_BROKER": BROKER,
         "ACTGENT_JOURNAL": DATABASE,
     }
     command = [sys.executable, EXAMPLES / "cluster"]
@@ -215,7 +217,7 @@ def test_the_cluster_survives_a_kill(no_keys):
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
     pool, waiting, total, first, second = re.search(
-        r"node web-1 of cluster (\S+) at http://\S+\n.*web-1 serves [1-9].*web-2 serves [1-9].*"
+        r"clerk at node web-1-.* of the pool (\S+)\n.*web-1 serves [1-9].*web-2 serves [1-9].*"
         r"kill -9 web-1 after [\d.]+ s: (\d+) of its sessions wait.*"
         r"\n(\d+) messages: (\d+) answered by web-1, (\d+) answered by web-2\n"
         r"0 without an answer, 0 answered twice, 16 of 16 sessions in order\n"
@@ -232,11 +234,21 @@ def test_the_cluster_survives_a_kill(no_keys):
     assert left == (None,)
 
 
-def test_a_cluster_says_that_its_database_is_missing():
-    """It ends at once, with a code of its own and with what to set."""
-    done = run_cluster(ACTGENT_JOURNAL="postgresql://postgres@127.0.0.1:1/test")
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ({"ACTGENT_JOURNAL": "postgresql://postgres@127.0.0.1:1/test"}, "PostgreSQL is missing"),
+        ({"ACTGENT_BROKER": "amqp://guest:guest@127.0.0.1:1/"}, "RabbitMQ is missing"),
+    ],
+    ids=["database", "broker"],
+)
+def test_a_cluster_says_which_service_is_missing(place, told):
+    """It ends at once, with a code of its own and with what to set; where the other one is missing, too, that is named."""
+    done = run_cluster(**place)
     assert done.returncode == os.EX_UNAVAILABLE
-    assert "PostgreSQL is missing" in done.stderr
+    if "ACTGENT_BROKER" in place and "PostgreSQL is missing" in done.stderr:
+        pytest.skip(done.stderr)
+    assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -99,8 +99,7 @@ class RemoteAgent:
     ) -> RemoteSession:
         """The session of this agent that has this id, and belongs to this owner if one is given.
 
-        Its handlers are called with what comes after the record `after`, the `cursor` of another reader; None is the last record
-        at the time of this call, whenever the first handler is attached.
+        Its handlers hear what comes behind the record `after`, the `cursor` that somebody had; None is from now on.
 
         Raises:
             SessionNotFound: there is none, or it is out of the token's reach.
@@ -115,7 +114,7 @@ class RemoteAgent:
             raise WrongOwner(self.name, session_id, str(wanted))
         if head["state"] == "closed":
             raise SessionClosed(session_id)
-        return self._session(head, after=int(head["records"]) if after is None else after)
+        return self._session(head, after=after)
 
     async def ensure_session(
         self,
@@ -134,12 +133,14 @@ class RemoteAgent:
         """
         check_id("session_id", session_id)
         try:
-            head, _ = await self._put(session_id, made(self.name, owner, on_busy, limits))
+            head, is_repeated = await self._put(session_id, made(self.name, owner, on_busy, limits))
         except SessionExists:  # it was made otherwise, and keeps that
             return await self.open_session(session_id, owner=owner, after=after)
         if head["state"] == "closed":
             raise SessionClosed(session_id)
-        return self._session(head, after=_beginning(head) if after is None else after)
+        return self._session(
+            head, after=_beginning(head, is_repeated=is_repeated) if after is None else after
+        )
 
     async def _put(
         self, session_id: str, body: Mapping[str, Any], *, key: str = ""
@@ -463,9 +464,14 @@ async def _try_once(session: RemoteSession, request: RemoteRequest) -> None:
         await session.calls.transport.call(request)
 
 
-def _beginning(head: Mapping[str, Any]) -> int:
-    """Return the record after which handlers begin if the caller gave none: the first of a new session, else the last one."""
-    return 1 if head["is_new"] else int(head["records"])
+def _beginning(head: Mapping[str, Any], *, is_repeated: bool) -> int | None:
+    """Behind which record handlers begin that were given no place: a new session has them hear all of it.
+
+    Where nobody knows whether an earlier try has made it, it is the last record: of what only was made that is the first.
+    """
+    if head["is_new"]:
+        return 1
+    return int(head["records"]) if is_repeated else None
 
 
 def _check(session: object, message_id: str | None, timeout: float | None) -> None:

@@ -1,6 +1,7 @@
 """A client: agents and sessions behind a server."""
 
-from collections.abc import AsyncGenerator, Sequence
+import importlib
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -9,7 +10,9 @@ import trio
 from actgent.actors.event_loop import check_loop
 from actgent.approvals import Approval
 from actgent.control.arguments import check_seconds
+from actgent.errors import ConfigurationError
 from actgent.journal.base import SessionSummary
+from actgent.journal.membership import check_cluster_extra
 from actgent.runtime.directory import AgentCard
 from actgent.sessions.context import Status
 from actgent.support.hints import async_block
@@ -115,25 +118,41 @@ async def open_client(transport: Transport, *, patience: float = PATIENCE) -> As
 
 
 def connect(
-    url: str | Sequence[str],
+    url: str,
     *,
     token: str | None = None,
     owner: str | None = None,
     patience: float = PATIENCE,
+    name: str = "",
+    pool: str = "default",
 ) -> AbstractAsyncContextManager[Client]:
-    """An `async with` block with a `Client` of a gateway: `connect("http://127.0.0.1:8300", token=...)`.
+    """An `async with` block with a `Client` of the gateway at an address: `connect("http://127.0.0.1:8300", token=...)`.
 
-    Requests are sent again after a lost connection if that is safe, and streams resume after the last record. Leaving the
-    block closes no session.
+    The address of a broker leads to the nodes of a cluster: `connect("amqps://USER:PASSWORD@HOST/VHOST", name="web-1")`.
+
+    A connection that is lost is no matter: requests are repeated where that is safe, and streams are taken up where they
+    were. Leaving the block closes no session.
 
     Args:
-        url: Address of a gateway, without `/v1`; or several, of nodes of one cluster, which are tried in turn.
-        token: Token as `actgent token new` shows it.
-        owner: Owner for whom the client acts, with a token that has the scope `impersonate:`.
-        patience: Seconds for which a request is tried while no server can be reached, or the server is full.
+        url: Where the gateway is, without `/v1`; or the address of a broker.
+        token: As `actgent token new` shows it; a broker knows its users by themselves.
+        owner: For whom the client acts: at a gateway with a token that has the scope `impersonate:`.
+        patience: Seconds for which a request is tried while the server cannot be reached, or is full.
+        name: Stands in the name of the client's queue at a broker, for its rights.
+        pool: Whose nodes are asked, in a cluster.
 
     Raises:
-        ConfigurationError: An address, the token or the patience has another form.
-        OutsideTrio: asyncio runs this code, or no event loop does; there use `portal.connect`.
+        ConfigurationError: the address or the token is none; or the broker lets nobody in.
+        BrokerLost: the broker cannot be reached.
+        OutsideTrio: asyncio runs this code, or nothing does; there take `portal.connect`.
     """
+    if str(url).startswith(("amqp://", "amqps://")):
+        if token is not None:
+            raise ConfigurationError("token= is for gateways: a broker knows its users by name and password")
+        check_cluster_extra()
+        opening = importlib.import_module("actgent.cluster.opening")
+        opened: AbstractAsyncContextManager[Client] = opening.open_broker_client(
+            url, name=name, owner=owner or "user", pool=pool, patience=patience
+        )
+        return opened
     return open_client(HTTPTransport(url, token=token, owner=owner), patience=patience)

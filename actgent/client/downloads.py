@@ -12,7 +12,7 @@ import trio
 
 from actgent.errors import ConfigurationError, ServerUnreachable
 
-from .calls import Breaks, Calls, Pauses
+from .calls import Calls, Pauses
 from .problems import error_of
 from .transport import ConnectionLost, Refused, RemoteRequest
 
@@ -70,7 +70,6 @@ async def download(calls: Calls, request: RemoteRequest, file: BinaryIO) -> int:
         ActgentError: the answer is an error.
     """
     pauses, furthest, until = Pauses(), 0, trio.current_time() + calls.patience
-    breaks = Breaks(calls.transport, request)
     while True:
         copied = _Copied(file)
         await trio.to_thread.run_sync(copied.empty)
@@ -80,12 +79,10 @@ async def download(calls: Calls, request: RemoteRequest, file: BinaryIO) -> int:
                     await copied.write(piece)
                 return copied.size
         except ConnectionLost as lost:
-            await breaks.note(lost)
             error, pause = ServerUnreachable(str(lost)), pauses.next()
         except Refused as refused:
             if not refused.is_passing:
                 raise error_of(refused, request) from None
-            await breaks.note(refused)
             error, pause = ServerUnreachable(str(refused)), pauses.next(refused.retry_after)
         if copied.size > furthest:
             furthest, until = copied.size, trio.current_time() + calls.patience

@@ -13,7 +13,7 @@ import trio
 from actgent.errors import CursorUnknown
 from actgent.support.logs import Each, logger_of
 
-from .calls import Breaks, Pauses
+from .calls import Pauses
 from .problems import error_of
 from .transport import ConnectionLost, Events, Refused, RemoteRequest, StreamEvent, Transport
 
@@ -53,11 +53,10 @@ class Following:
 
         Raises:
             CursorUnknown: the server has an older copy of the session.
-            ServerUnreachable: there was no connection for too long, or connections broke one after another before an answer.
+            ServerUnreachable: there was no connection for too long; over a broker, BrokerLost.
             ActgentError: the server refuses it, e.g. `SessionNotFound` where the session was erased.
         """
         pauses, since = Pauses(), trio.current_time()
-        breaks = Breaks(self.transport, self.request)
         while True:
             reason, least = "the connection ended", 0.0
             try:
@@ -68,22 +67,14 @@ class Following:
                         return
             except ConnectionLost as lost:
                 reason = str(lost)
-                await self._note(breaks, pauses, lost)
             except Refused as refused:
                 if not refused.is_passing:
                     raise error_of(refused, self.request) from None
-                await self._note(breaks, pauses, refused)
                 reason, least = str(refused), refused.retry_after
             since = since if pauses.tries else trio.current_time()
             if trio.current_time() - since > self.patience:
                 raise self.transport.lost(reason, was_sent=True)
             await self._pause(pauses, reason, least)
-
-    async def _note(self, breaks: Breaks, pauses: Pauses, reason: ConnectionLost | Refused) -> None:
-        """Count a break; the count begins anew after a connection that told something."""
-        if not pauses.tries:
-            breaks.count = 0
-        await breaks.note(reason)
 
     async def _pause(self, pauses: Pauses, reason: str, least: float) -> None:
         session = Each(self.request.session_id)

@@ -57,10 +57,7 @@ class Hearing:
     def __init__(self, link: ServerLink, request: RemoteRequest, session: Any, cursor: int | None) -> None:
         self.handlers = Handlers()
         self.cursor = cursor
-        """The number of the last record with which handlers were called; it is kept when the last handler is removed.
-
-        None: the first handler begins with what comes after it is attached.
-        """
+        """The number of the last record that handlers have heard; None: they begin with what comes from now on."""
         self._link = link
         self._request = request
         self._calling = Calling(session, self.handlers)
@@ -102,7 +99,7 @@ class Hearing:
         """Hear no more."""
         if self._scope is not None:
             self._scope.cancel()
-        self._scope = None
+        self._scope, self.cursor = None, None
         self._ready.set()
         self._heard.unpark_all()
 

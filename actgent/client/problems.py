@@ -78,7 +78,7 @@ def _missing(refused: Refused, request: RemoteRequest) -> ActgentError:
 def _not_hosted(refused: Refused, agent: str) -> NotRunning:
     hosted = refused.fields.get("agents")
     known = [str(each) for each in hosted] if isinstance(hosted, list) else []
-    return NotRunning(agent, known, is_elsewhere=True)
+    return NotRunning(agent, known, pool=refused.pool, is_elsewhere=True)
 
 
 def _unavailable(refused: Refused, request: RemoteRequest) -> ActgentError:

@@ -69,9 +69,9 @@ class RemoteSession:
 
     @property
     def cursor(self) -> int | None:
-        """Number of the last record with which handlers were called: `open_session(id, after=cursor)` resumes after it.
+        """The number of the last record that its handlers have heard: `open_session(id, after=cursor)` goes on behind it.
 
-        It is kept when the last handler is removed, and the next handler resumes after it.
+        None: they hear what comes from now on.
         """
         return self._hearing.cursor
 
@@ -360,7 +360,7 @@ class RemoteSession:
     ) -> None:
         """Decide over a tool call that waits; durable on return.
 
-        Who decides is the token's owner, whatever `by` says.
+        Who decides is the token's owner, whatever `by` says; over a broker it is `by`.
 
         Raises:
             NotSuspended, ApprovalNotFound, ApprovalMismatch, AlreadyDecided, InvalidArguments: see `Session.answer`.

@@ -5,7 +5,6 @@ where a connection is lost is the same for all of them, and stands above.
 """
 
 import abc
-import math
 from collections.abc import AsyncGenerator, Mapping, Set as AbstractSet
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal
@@ -69,16 +68,12 @@ class RemoteRequest:
     """None: there is none."""
     key: str = ""
     """By which a server knows a repetition, where the body has no id; empty: there is none."""
-    within: float = math.inf
-    """Seconds for which the caller still waits until the request is taken."""
     wait: float = 0
     """Seconds for which the server may hold the answer back until there is more to say."""
     owner: str = ""
     """For whom it is asked, where the server believes the client that; empty: for the client's own owner."""
     wanted: AbstractSet[str] = frozenset()
     """The names of the events that are waited for; others come along with them. None: all of them are."""
-    breaks: int = 0
-    """Connections that broke while this request was under way; a gateway does not store a message that may end its node."""
     along: AbstractSet[str] = frozenset()
     """The names of those others that are wanted where some are waited for; a server may tell more, as older ones do."""
 
@@ -96,12 +91,10 @@ class StreamEvent:
 class ConnectionLost(Exception):
     """There was no answer, or not all of it."""
 
-    def __init__(self, reason: str, *, was_sent: bool, is_broken: bool = False) -> None:
+    def __init__(self, reason: str, *, was_sent: bool) -> None:
         super().__init__(reason)
         self.was_sent = was_sent
         """True: the server may have done what it was asked."""
-        self.is_broken = is_broken
-        """True: the request was sent, and the connection ended before the first byte of an answer."""
 
 
 class Refused(Exception):
@@ -115,18 +108,10 @@ class Refused(Exception):
         self.status = status
         self.fields = fields
         """What it says besides."""
+        self.pool = ""
+        """Of nodes, one of which was asked; empty for a server."""
         self.is_repeated = False
-        """True: a gateway has sent the request more than once, and an earlier try may have had its effect."""
-
-    @property
-    def may_be_done(self) -> bool:
-        """True if the request may have had its effect, though the answer is an error."""
-        return self.is_repeated or self.fields.get("may_be_done") is True
-
-    @property
-    def is_broken(self) -> bool:
-        """True if the gateway sent the request to another node, and that connection ended before an answer began."""
-        return self.fields.get("broken") is True
+        """True: the request may have had its effect before, though it was sent once."""
 
     @property
     def is_passing(self) -> bool:
@@ -172,10 +157,6 @@ class Transport(abc.ABC):
             Refused, ConnectionLost: see `call`; the latter also while they are read.
         """
         raise ConfigurationError(f"{type(self).__name__} carries no files: define its download()")
-
-    async def is_up(self) -> bool:
-        """Return True if a server answers now. Called after a connection broke: a server that is down says nothing of a request."""
-        return True
 
     @abc.abstractmethod
     async def aclose(self) -> None:

@@ -1,1 +1,1 @@
-"""Several machines: PostgreSQL says who owns a session, and HTTP carries requests to the owner."""
+"""Several machines: RabbitMQ says where a message goes, PostgreSQL who may write."""

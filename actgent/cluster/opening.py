@@ -1,9 +1,7 @@
-"""How a runtime becomes a node of a cluster."""
+"""How processes come into a cluster: as nodes, which serve agents, and as clients."""
 
-import re
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 
 import attrs
 import trio
@@ -22,47 +20,43 @@ from actgent.llm.governor import ShareLender
 from actgent.runtime.delegation.pools import PoolTasks
 from actgent.runtime.runtime import Runtime
 from actgent.web.gateway import open_inside
-from actgent.web.server.relay import Relay
 from actgent.web.server.wired import LIMITS, wired_application
 from actgent.web.tokens import Logins, TokenStore
 
-from .directory import PoolDirectory
-from .following import follow_pool
+from .amqp import parse_broker
+from .link import BrokerLink
 from .node import Node, node_name
 from .operations.figures import OnSeconds
-from .ownership import PartitionState
-from .pending import PendingMessages
 from .pools import PoolApplication, PoolLinks
-from .relay_client import NodeTransport
-from .relay_server import RelayServer, open_relay_listeners, serve_relays
+from .queues import check_queue_part
+from .transport import BrokerTransport, open_broker_transport
 
-PARTITIONS = 256
-"""Number of partitions of a new cluster."""
-END_SECONDS = 2.0
-"""Seconds for removing the node's row at the end; other nodes find out without that, too."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+PARTITIONS = 64
+"""Of a new cluster."""
 
 
 class NodeClient(Client):
-    """A node's way to sessions that other nodes own."""
+    """A node's own way to sessions that live at other nodes."""
 
-    def __init__(self, link: ServerLink, relay: Relay) -> None:
+    way: BrokerTransport
+    """What hands on requests of a gateway."""
+
+    def __init__(self, link: ServerLink, way: BrokerTransport) -> None:
         super().__init__(link)
-        self.relay = relay
-        """Relays requests of a gateway."""
+        self.way = way
 
     def session(self, agent: str, session_id: str, *, owner: str) -> RemoteSession:
-        """Return an existing session; its handlers are called with what comes from now on."""
+        """A session that is known to be there; its handlers hear what comes from now on."""
         return RemoteSession(self._link, agent=agent, session_id=session_id, owner=owner)
 
     async def fork_session(
         self, head: SessionSummary, *, to: int | None, session_id: str | None
     ) -> SessionSummary:
-        """Have the owner of the new id write a session's copy; see `Runtime.fork`."""
+        """Write a session's copy where the new id lives; see `Runtime.fork`."""
         return await self._fork(head.session_id, head.agent, to, session_id, owner=head.owner)
 
     async def keep_rating(self, key: SessionKey, rated: Rated) -> bool:
-        """Have the owner of a session record a judgement; see `Runtime.rate`."""
+        """Keep a judgement where its session lives; see `Runtime.rate`."""
         known = await self.ratings(key.session_id, rated.message_id, agent=key.agent)
         if any(attrs.evolve(each, at=rated.at) == rated for each in known):
             return False
@@ -70,127 +64,78 @@ class NodeClient(Client):
         return True
 
     def id_of(self, session: object) -> str | None:
-        """Return the id of a session of this way or another one; None if it is not a session of another node."""
+        """The id of a session of this way or another one; None for what is none."""
         return session.id if isinstance(session, RemoteSession) else None
 
 
 class Member:
     """A runtime's place in a cluster."""
 
-    def __init__(self, node: Node, url: str, listeners: list[trio.SocketListener]) -> None:
-        """Args: `url` is the address of the journal; `listeners` are those for other nodes."""
+    def __init__(self, node: Node) -> None:
         self.node = node
-        self._url = url
         self.journal = node.journal
         self.left = node.journal.left
         self.lender = ShareLender(node.journal.allowances.lend)
-        self._listeners = listeners
 
     async def serve(
         self, runtime: Runtime, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Own partitions and serve their sessions with the agents of a runtime until cancelled."""
-        store, node = TokenStore([]), self.node
-        pending = PendingMessages(node.journal, node.journal.pending_messages)
-        key = await node.journal.nodes.cluster_key()
-        transport = NodeTransport(node.directory, key=key, now=node.now, pending=pending)
+        """Serve partitions with the agents of a runtime until cancelled, from the moment in which they are started.
 
-        async def wait_released(session_id: str) -> None:
-            await node.quarantine.wait(session_id)
-            await pending.wait(session_id)
-
-        def is_draining(session_id: str) -> bool:
-            state = node.ownership.state(node.directory.partition_of(session_id))
-            return state is PartitionState.LEAVING
-
-        relay = Relay(
-            way=transport,
-            is_ours=node.directory.is_ours,
-            is_draining=is_draining,
-            wait_released=wait_released,
+        Raises:
+            BrokerLost, ConfigurationError: the broker cannot be reached at the beginning.
+        """
+        store = TokenStore([])
+        node = self.node
+        runtime.delegation.pools = PoolLinks(
+            node.link.address, pool=node.pool, node=node.name, nursery=lambda: node.nursery
         )
         async with (
             open_inside(runtime, LIMITS, store, Logins(store), (), is_scraped=False) as inside,
             self.lender.running(),
-            open_client(transport) as client,
-            trio.open_nursery() as nursery,
+            open_client(node.transport) as client,
         ):
-            runtime.elsewhere = NodeClient(client.__actgent_link__(), relay)
-            runtime.delegation.pools = PoolLinks(
-                pool=node.pool,
-                node=node.name,
-                follow=partial(nursery.start, _keep_pool, self._url),
-                key=key,
-                now=node.now,
-                nursery=nursery,
-            )
+            runtime.elsewhere = NodeClient(client.__actgent_link__(), node.transport)
             tasks = PoolTasks(runtime.agents, node.pool)
             application = wired_application(runtime, inside, kind=PoolApplication, tasks=tasks)
-            pending.begin(application, nursery, node.quarantine.wait)
-            server = RelayServer(
-                application=application,
-                directory=node.directory,
-                key=key,
-                now=node.now,
-                is_draining=is_draining,
-                wait_released=wait_released,
-                figures=node.figures,
-            )
-            nursery.start_soon(transport.run)
-            await nursery.start(serve_relays, server, self._listeners)
-            await node.run(runtime, pending.deliver, task_status=task_status)
+            await node.run(runtime, application, task_status=task_status)
 
     async def host(self, agents: Collection[str]) -> None:
-        """Claim agents for this pool; see `Membership`."""
+        """Have agents hosted by our pool; see `Membership`."""
         taken = await self.journal.hosts.claim(agents)
         if taken:
             agent, pool = next(iter(taken.items()))
             raise ConfigurationError(
                 f"agent {quoted(agent)} of this database is hosted by pool {quoted(pool)}, so the nodes of pool "
-                f"{quoted(self.node.pool)} may not resume its sessions: give each pool a schema (?schema= in its address), "
-                f"or rename the agent; to move it here, run `actgent cluster release {agent} --cluster {pool}`"
+                f"{quoted(self.node.pool)} may not go on with its sessions: give each pool a schema of its own (?schema= in its address), "
+                f"or call the agent otherwise; where it is to move here, `actgent cluster release {agent} --pool {pool}`"
             )
 
     def statistics(self) -> ClusterStatistics:
-        """Return the figures of this node."""
+        """How the node is."""
         return self.node.statistics()
 
-    def unready_reasons(self) -> Collection[str]:
-        """Return why a load balancer should send requests to other nodes; see `Membership`."""
-        if self.node.is_leaving:
-            return ("the node hands over its sessions",)
-        return () if self.node.directory.nodes else ("the nodes of the cluster are not known yet",)
-
     def hear_seconds(self, on_seconds: OnSeconds | None) -> None:
-        """Call a function with durations; see `Membership`."""
+        """Call something with what takes how long; None ends that."""
         self.node.figures.on_seconds = on_seconds
 
     async def leave(self, grace: float) -> None:
-        """Hand over all partitions."""
+        """Hand over what is served here."""
         await self.node.leave(grace)
 
 
 @asynccontextmanager
 async def open_member(
-    journal: str, *, pool: str, node: str | None = None, advertise: str | None = None
+    journal: str, broker: str, *, pool: str = "default", node: str | None = None
 ) -> AsyncGenerator[Member, None]:
-    """An `async with` block with a journal of which this process may own partitions, and the node that will own them.
-
-    Args:
-        journal: `postgres://HOST/DATABASE`.
-        pool: Name of the cluster.
-        node: Beginning of the node's name; None takes the name of the machine.
-        advertise: URL at which other nodes reach this one; None listens on a free port of 127.0.0.1.
+    """A journal of which this process may own partitions, and what will own them.
 
     Raises:
-        ConfigurationError: The address or a name is wrong, or the port is taken.
-        JournalError: The journal cannot be opened.
+        ConfigurationError: one of the addresses or names is none.
+        JournalError: the journal cannot be opened.
     """
-    if not _NAME.fullmatch(pool):
-        raise ConfigurationError(
-            f"cluster= (--cluster) is a name of 1 to 64 letters, digits, '-' and '_', not {quoted(pool)}"
-        )
-    name = node_name(node)
+    address, name = parse_broker(broker), node_name(node)
+    check_queue_part("pool", pool)
     members: list[Node] = []
 
     def note_lost(lost: Mapping[int, int]) -> None:
@@ -198,22 +143,20 @@ async def open_member(
             each.note_lost(lost)
 
     opened = PartitionedJournal(journal, node=name, pool=pool, partitions=PARTITIONS, on_lost=note_lost)
-    async with open_relay_listeners(advertise) as (address, listeners), opened.running():
-        members.append(made := Node(name, pool=pool, journal=opened, address=address))
-        try:
-            yield Member(made, journal, listeners)
-        finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + END_SECONDS):
-                await made.end()
+    async with opened.running():
+        members.append(Node(name, pool=pool, journal=opened, link=BrokerLink(address, name=name)))
+        yield Member(members[0])
 
 
-async def _keep_pool(
-    journal: str, pool: str, *, task_status: trio.TaskStatus[PoolDirectory | None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Keep the directory of another pool until cancelled; start with None if the database knows no such pool."""
-    try:
-        async with follow_pool(journal, pool) as directory:
-            task_status.started(directory)
-            await trio.sleep_forever()
-    except ConfigurationError:
-        task_status.started(None)
+@asynccontextmanager
+async def open_broker_client(
+    url: str, *, name: str, owner: str, pool: str, patience: float
+) -> AsyncGenerator[Client, None]:
+    """An `async with` block with a client of a cluster; see `actgent.connect`."""
+    address = parse_broker(url)
+    link = BrokerLink(address, name=name or "actgent client")
+    async with (
+        open_broker_transport(link, name=name, pool=pool, owner=owner) as transport,
+        open_client(transport, patience=patience) as client,
+    ):
+        yield client

@@ -1,39 +1,42 @@
-"""Which node owns which partition: all nodes compute the same answer from the same list."""
+"""Which node has which partition: all nodes come to the same answer from the same list, and ask nobody."""
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+
+import attrs
 
 
-def fit_nodes(agents: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the names of the nodes that may own partitions, sorted.
+@attrs.frozen
+class Placement:
+    """Who is to have a partition."""
 
-    A node does not fit if another one hosts all of its agents and more. So during a rolling upgrade that adds or removes an
-    agent, partitions stay where all agents are hosted.
-
-    Args:
-        agents: the agents that each live node hosts.
-    """
-    sets = {name: frozenset(hosted) for name, hosted in agents.items()}
-    return sorted(name for name, ours in sets.items() if not any(ours < other for other in sets.values()))
+    owner: str
+    standby: str
+    """Who takes it when the owner is gone; empty where there is nobody else."""
 
 
-def assign_partitions(count: int, nodes: Collection[str]) -> Sequence[str]:
-    """Return the name of the owner of each partition, by its number; empty where there are no nodes.
+def assign_partitions(count: int, nodes: Iterable[str]) -> Sequence[Placement]:
+    """The places of so many partitions, by their numbers; none where there are no nodes.
 
-    Each partition prefers nodes in an order computed from its number (rendezvous hashing), so that few partitions move when a
-    node joins or leaves. No node has more than its share.
+    Each partition prefers nodes in an order of its own (rendezvous hashing), so that few move when a node comes or goes; no
+    node has more than its share.
     """
     known = sorted(set(nodes))
-    share = -(-count // max(1, len(known)))
-    owned = Counter[str]()
-    owners = []
-    for partition in range(count if known else 0):
+    if not known:
+        return ()
+    share = -(-count // len(known))
+    owned, backed = Counter[str](), Counter[str]()
+    places = []
+    for partition in range(count):
         order = sorted(known, key=lambda node: _weight(node, partition))
         owner = next(each for each in order if owned[each] < share)
+        others = [each for each in order if each != owner]
+        standby = min(others, key=lambda each: backed[each] >= share, default="")
         owned[owner] += 1
-        owners.append(owner)
-    return owners
+        backed[standby] += 1
+        places.append(Placement(owner, standby))
+    return places
 
 
 def _weight(node: str, partition: int) -> bytes:

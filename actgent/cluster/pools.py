@@ -1,20 +1,28 @@
-"""Tasks between pools: requests to the owner of the session that answers, repeated until they are answered.
+"""Tasks between pools: requests into the queue of the partition of the session that answers, repeated until they are answered.
 
-A request has the verb `ASK` or `CANCEL` at `/sessions/ID/task`, which only the relay listeners of nodes take; its body is a
-`PoolTask` and its answer a `PoolReport`, both with their tags. A request that finds its session at work is answered after a
-while, and sent again. The pools of one database share it, so a node reads the owners of another pool where it reads its own.
+A request is one of the kind `ASK` or `CANCEL` at `/sessions/ID/task`, which only a broker carries; its body is a `PoolTask`
+and its answer a `PoolReport`, both with their tags. One that finds its session at work is answered after a while all the
+same, and comes again.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from urllib.parse import quote
 
 import attrs
 import orjson
 import trio
 
-from actgent.client.http.forms import HTTPForm, refused
+from actgent.client.http.forms import refused
 from actgent.client.transport import ConnectionLost
-from actgent.errors import ActgentError, Fenced, InboxFull, JournalError, NotRunning, WireError
+from actgent.errors import (
+    ActgentError,
+    ConfigurationError,
+    Fenced,
+    InboxFull,
+    JournalError,
+    NotRunning,
+    WireError,
+)
 from actgent.errors.wording import safe_words
 from actgent.messages import MEDIA_TAGS, PART_TAGS, Medium, Part
 from actgent.runtime.delegation.pools import PoolReport, PoolTask, PoolTasks
@@ -22,15 +30,15 @@ from actgent.support.logs import Each, logger_of
 from actgent.support.wire import Wire
 from actgent.web.server.wired import Tell, WiredApplication, WiredRequest
 
-from .directory import PoolDirectory
+from .amqp import BrokerAddress
+from .link import BROKEN, BrokerLink
 from .quarantine import POISON
-from .relay_client import NodeTransport
+from .transport import BrokerTransport, NoQueue
+from .wire import ASK, CANCEL, WireRequest
 
-ASK, CANCEL = "ASK", "CANCEL"
-"""Verbs of requests for tasks: begin a task or wait for its report, and stop it."""
-WAIT_SECONDS = 10.0
-"""Seconds for which a node waits for the report of a task, before it answers that the task is at work."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
+WAIT = 10.0
+"""Seconds for which a node waits for what a task comes to, before it says that it is at work."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between two tries."""
 _OK, _FIRST_ERROR, _UNAVAILABLE = 200, 400, 503
 PoolMessage = PoolTask | PoolReport
@@ -38,129 +46,101 @@ _WIRE = Wire(
     {Medium: MEDIA_TAGS, Part: PART_TAGS, PoolMessage: {"pool_task": PoolTask, "pool_report": PoolReport}}
 )
 _log = logger_of(__name__)
-FollowPool = Callable[[str], Awaitable[PoolDirectory | None]]
-"""Returns the directory of a pool, which is kept current from then on; None if the database knows no such pool."""
-
-
-class PoolUnknown(ConnectionLost):
-    """No node of the pool has ever owned the partition of the session."""
-
-    def __init__(self) -> None:
-        super().__init__("no node of this pool has run yet", was_sent=False)
 
 
 class PoolLinks:
-    """The way of one node to other pools of its database."""
+    """The way of one node to other pools at its brokers: a connection for each of them, from its first task on."""
 
     def __init__(
-        self,
-        *,
-        pool: str,
-        node: str,
-        follow: FollowPool,
-        key: bytes,
-        now: Callable[[], float],
-        nursery: trio.Nursery,
+        self, address: BrokerAddress, *, pool: str, node: str, nursery: Callable[[], trio.Nursery]
     ) -> None:
-        """Make links that read the owners of a pool from its first task on.
-
-        Args:
-            pool: Pool of this node.
-            node: Name of this node, for whom the requests are.
-            follow: Returns the directory of another pool.
-            key: Cluster key.
-            now: Unix time in seconds by the clock of the database.
-            nursery: Keeps the transports.
-        """
+        """Args: `nursery` returns that of the node, once it runs."""
         self.pool = pool
-        self._node, self._follow, self._key, self._now, self._nursery = node, follow, key, now, nursery
-        self._known: dict[str, tuple[PoolDirectory, NodeTransport]] = {}
+        self._address, self._node, self._nursery = address, node, nursery
+        self._transports: dict[str, BrokerTransport] = {}
 
     async def ask(self, pool: str, task: PoolTask, *, patience: float) -> PoolReport:
         """See `Pools`."""
-        until, pause = trio.current_time() + patience, FIRST_PAUSE_SECONDS
+        until, pause = trio.current_time() + patience, FIRST_PAUSE
         while True:
             try:
                 report = await self._try(pool, ASK, task)
-            except PoolUnknown:
+            except NoQueue:
                 if trio.current_time() > until:
                     raise NotRunning(f"{task.agent}@{pool}", pool=pool) from None
-            except (ConnectionLost, JournalError) as error:
+            except (ConnectionLost, *BROKEN) as error:
                 _log.debug("pool %s is asked again: %s", Each(pool), error)
-                until = trio.current_time() + patience
             else:
                 if report.refused or report.answered is not None:
                     return report
-                until, pause = trio.current_time() + patience, 0.0
+                pause = 0.0
             await trio.sleep(pause)
-            pause = min(max(2 * pause, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE)
 
     async def cancel(self, pool: str, task: PoolTask) -> PoolReport:
         """See `Pools`."""
-        pause = FIRST_PAUSE_SECONDS
+        pause = FIRST_PAUSE
         while True:
             try:
                 report = await self._try(pool, CANCEL, task)
-            except PoolUnknown:
-                return PoolReport(spent={})  # the task cannot have begun
-            except (ConnectionLost, JournalError) as error:
+            except NoQueue:
+                return PoolReport(spent={})  # nobody was ever there to begin it
+            except (ConnectionLost, *BROKEN) as error:
                 _log.debug("a task of pool %s is stopped again: %s", Each(pool), error)
             else:
                 if report.refused or report.answered is not None:
                     return report
             await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _try(self, pool: str, verb: str, task: PoolTask) -> PoolReport:
-        """Send a request once.
+        """Say something once.
 
         Raises:
-            PoolUnknown: No node of the pool has ever owned the session's partition.
-            ConnectionLost: It may have arrived, or is to be sent again.
-            JournalFailed: The database does not answer.
+            ConnectionLost, BrokerLost: nobody knows whether it arrived, or it is to be said again.
         """
-        form = HTTPForm(
+        asked = WireRequest(
+            id="",
             verb=verb,
             path=f"/sessions/{quote(task.session_id, safe='')}/task",
-            query="",
-            headers={},
             body=_WIRE.encode([task], PoolMessage),
+            owner=task.owner,
+            scopes=(),
         )
-        directory, transport = await self._find(pool)
-        if not directory.owner_of(task.session_id).epoch:
-            raise PoolUnknown
-        status, data = await transport.exchange(
-            form, session_id=task.session_id, owner=task.owner, seconds=WAIT_SECONDS
-        )
+        status, data = await self._transport(pool).exchange(task.session_id, asked, seconds=WAIT)
         if status >= _FIRST_ERROR and (problem := refused(status, data)).kind == POISON:
             return PoolReport(refused=problem.detail)
         if status != _OK:
             raise ConnectionLost(f"a node answered {status}", was_sent=True)
         report = _read(data)
         if not isinstance(report, PoolReport):
-            raise ConnectionLost("a node answered with another message", was_sent=True)
+            raise ConnectionLost("a node answered something else", was_sent=True)
         return report
 
-    async def _find(self, pool: str) -> tuple[PoolDirectory, NodeTransport]:
-        """Return the owners of a pool's partitions and the way to its nodes.
+    def _transport(self, pool: str) -> BrokerTransport:
+        if pool not in self._transports:
+            link = BrokerLink(self._address, name=f"{self._node} to pool {pool}")
+            transport = self._transports[pool] = BrokerTransport(link, name="", pool=pool, owner=self._node)
+            self._nursery().start_soon(self._hold, link, transport)
+        return self._transports[pool]
 
-        Raises:
-            PoolUnknown: The database knows no such pool.
-            JournalFailed: The database does not answer.
-        """
-        if pool not in self._known:
-            directory = await self._follow(pool)
-            if directory is None:
-                raise PoolUnknown
-            transport = NodeTransport(directory, key=self._key, now=self._now, owner=self._node)
-            self._known[pool] = directory, transport
-            self._nursery.start_soon(transport.run)
-        return self._known[pool]
+    async def _hold(self, link: BrokerLink, transport: BrokerTransport) -> None:
+        """Keep a connection, and try again where the first one cannot be opened."""
+
+        async def build(connection: object) -> None:
+            await transport.build(connection, self._nursery())  # type: ignore[arg-type]  # it is one
+
+        while True:
+            try:
+                await link.run(build)
+            except (*BROKEN, ConfigurationError) as error:
+                _log.warning("there is no way to another pool: %s", Each(str(error)))
+            await trio.sleep(LONGEST_PAUSE)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class PoolApplication(WiredApplication):
-    """The gateway's endpoints, and the tasks of other pools, which only nodes send."""
+    """The gateway's endpoints, and the tasks of other pools, which come by the broker alone."""
 
     tasks: PoolTasks
 
@@ -177,7 +157,7 @@ class PoolApplication(WiredApplication):
             if not isinstance(task, PoolTask):
                 raise WireError("a task belongs here")
             what = self.tasks.answer if request.verb == ASK else self.tasks.cancel
-            report = await what(task, wait=WAIT_SECONDS)
+            report = await what(task, wait=WAIT)
         except Fenced:
             return _UNAVAILABLE, orjson.dumps({"moved": True})
         except (JournalError, InboxFull) as error:

@@ -39,6 +39,7 @@ The class answers two questions: whose fault is it, and what can I do?
     ├── ActorFailed                the asked actor raised
     ├── FeedLagged                 a reader of what is written fell behind, see `lost`; the journal has it
     ├── Suspended                  the turn waits for something outside, see `ids`
+    ├── BrokerLost                 no connection to a message broker, or it ended, see `place`
     ├── RemoteError                a server of agents refused a client for a reason that has no class of its own, see `kind`
     │   ├── AccessRefused          ... the token is not known, or does not allow it
     │   └── ServerUnreachable      ... there was no answer within the client's patience, see `was_sent`
@@ -247,8 +248,8 @@ class NotRunning(UsageError):
             why = _not_hosted(agent, tuple(running), pool)
         elif pool:
             why = (
-                f"no node of pool {quoted(pool)} has ever run in this database; look at "
-                f"pool= of its PoolAgent, or start a node with open_runtime(cluster={quoted(pool)})"
+                f"no node of pool {quoted(pool)} was ever at this broker; look at "
+                "pool= of its PoolAgent, or start a node with open_runtime(broker=, pool=)"
             )
         else:
             close = closest(agent, running)
@@ -570,6 +571,15 @@ class SessionMoved(Fenced):
             f"session {shown(session_id)} of agent {shown(agent)} lives in another process by now: take what agent.open_session() "
             "gives there, or on any node of its cluster, and say again what was not answered, under the same message_id"
         )
+
+
+class BrokerLost(ActgentError):
+    """There is no connection to a message broker, or it was lost; what was sent last may have arrived or not."""
+
+    def __init__(self, place: str, why: str) -> None:
+        self.place = place
+        """Which broker, without a password."""
+        super().__init__(f"the broker {place} is lost: {why}")
 
 
 class FeedLagged(ActgentError):

@@ -13,7 +13,7 @@ from actgent.errors import ConfigurationError
 
 from .base import Journal
 
-EXTRA = ("hypercorn", "psycopg", "starlette")
+EXTRA = ("hypercorn", "pamqp", "psycopg", "starlette")
 LEAVING_GRACE = 30.0
 """Seconds that turns have to end when their process leaves a cluster; the others go on elsewhere."""
 
@@ -26,10 +26,12 @@ class ClusterStatistics:
     """Its name."""
     partitions: int
     """Whose sessions live here."""
+    waiting: int
+    """Requests that have come and are not answered; what the broker still has, `actgent cluster status` says."""
     takeovers: Mapping[str, int]
     """Partitions that were taken over: `new` ones, those that were `given_back`, and those whose owner `died` or was cut off."""
     takeover_seconds: float
-    """Seconds from the decision to take a partition until its requests were served, in total."""
+    """For how long these were served by nobody since the broker had handed them over, together."""
     fenced: int
     """Writes that were refused, as another node had the partition by then."""
     lost: int
@@ -38,10 +40,18 @@ class ClusterStatistics:
     """Turns that were stopped here for that."""
     resumed: int
     """Sessions that went on here in the middle of something; their models may have been asked twice."""
-    relayed: int
-    """Requests that other nodes relayed to this one."""
+    accepted: int
+    """Requests with an effect that were answered."""
+    accept_seconds: float
+    """How long these took since they came, together."""
+    told: int
+    """Pieces of answers that were sent."""
+    tell_seconds: float
+    """How long the broker took to confirm these, together."""
+    busy: int
+    """Requests that were refused because too much waits: the status 429."""
     connections: int
-    """Connections of the membership to the database; more than one if it was lost."""
+    """Connections to the broker that were built: more than one, and it was lost."""
 
 
 class Membership(Protocol):
@@ -67,11 +77,8 @@ class Membership(Protocol):
     def statistics(self) -> ClusterStatistics:
         """How this process is as a node."""
 
-    def unready_reasons(self) -> Collection[str]:
-        """Return why a load balancer should send requests to other nodes; empty if it need not."""
-
     def hear_seconds(self, on_seconds: Callable[[str, str, float], object] | None) -> None:
-        """Call something with each `takeover`, its reason and seconds; None ends that."""
+        """Call something with each `takeover`, its reason and seconds, and with seconds of each `accept` and `told`; None ends that."""
 
     async def leave(self, grace: float) -> None:
         """Hand over what is served here, within so many seconds."""
@@ -85,27 +92,24 @@ async def hosted(membership: Membership | None, agents: Collection[str]) -> None
 
 @asynccontextmanager
 async def open_membership(
-    journal: object, cluster: str | None, *, advertise: str | None, node: str | None
+    journal: object, broker: str | None, *, pool: str, node: str | None
 ) -> AsyncGenerator[Membership | None, None]:
-    """Return the place in the cluster of this name; None without a name.
+    """Return the place in the cluster of a broker; None if none is named.
 
     Raises:
-        ConfigurationError: Several processes cannot share the journal, a name or URL has another form, or the extra is not
-            installed.
+        ConfigurationError: the journal is none that several processes can share, or the extra is not installed.
     """
-    if cluster is None:
-        if advertise is not None or node is not None:
-            raise ConfigurationError("advertise= and node= are those of a node: they need cluster=")
+    if broker is None:
         yield None
         return
     if not isinstance(journal, str) or not journal.startswith(("postgres://", "postgresql://")):
         raise ConfigurationError(
-            "a node needs a journal that several machines share, postgres://HOST/DATABASE: set journal=, --journal "
+            "a node takes a journal that several machines share, postgresql://HOST/DATABASE: say it by journal=, --journal "
             "or the variable ACTGENT_JOURNAL"
         )
     check_cluster_extra()
     opening = importlib.import_module("actgent.cluster.opening")
-    async with opening.open_member(journal, pool=cluster, node=node, advertise=advertise) as member:
+    async with opening.open_member(journal, broker, pool=pool, node=node) as member:
         yield member
 
 

@@ -56,7 +56,7 @@ def begins(chat: Sequence[ChatMessage], place: int) -> bool:
     return not _has_text_results(message)
 
 
-def cut(
+def cut_conversation(
     chat: Sequence[ChatMessage],
     wanted: float,
     measure: Measure,

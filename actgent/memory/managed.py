@@ -9,7 +9,7 @@ from actgent.errors import ConfigurationError
 from actgent.messages import ChatMessage, Message, ToolResult
 
 from .base import ManageHistory, Memory, ModelView
-from .cutting import DEEP_SHARE, Measure, cut
+from .cutting import DEEP_SHARE, Measure, cut_conversation
 from .room import CHARACTERS_A_TOKEN, count_characters, estimate_part_tokens, length, overflow
 from .short_term import OPENING, left_out_notice, missing_from, to_chat
 from .shown import Shown
@@ -86,7 +86,9 @@ class ManagedView(ModelView):
         """Cut what is shown to about `wanted`; return False if nothing can be cut."""
         pinned = set(map(id, self._pinned))
         front = sum(measure(said.parts) for said in self._front)
-        found = cut(self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep)
+        found = cut_conversation(
+            self._chat, wanted - front, measure, pinned=pinned, task=pinned, is_deep=is_deep
+        )
         if found is None:
             return False
         if found.left_out:

@@ -21,7 +21,7 @@ from actgent.support.outside_text import fence
 from actgent.support.quick_init import maker
 
 from .base import Memory, ModelView
-from .cutting import DEEP_SHARE, TEXT_RESULTS, Cut, Measure, begins, cut
+from .cutting import DEEP_SHARE, TEXT_RESULTS, Cut, Measure, begins, cut_conversation
 from .marks import unmarked, unmarked_parts, unmarked_result
 from .room import (
     CHARACTERS_A_TOKEN,
@@ -340,7 +340,7 @@ class ShortTermView(ModelView):
         asked = self._asked[-1:] if is_deep else self._asked
         pinned = set(map(id, (*asked, *self._cause, *(self._notices or {}).values())))
         front = [said for said in (*self._tasks, *self._kept) if id(said) in pinned]
-        found = cut(
+        found = cut_conversation(
             self._chat,
             wanted - sum(measure(said.parts) for said in front),
             measure,

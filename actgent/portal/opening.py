@@ -100,8 +100,8 @@ def open_portal(
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
     telemetry: Tracing | None = None,
-    cluster: str | None = None,
-    advertise: str | None = None,
+    broker: str | None = None,
+    pool: str = "default",
     node: str | None = None,
 ) -> PortalBlock:
     """Open a runtime on trio in a thread of its own, for asyncio, notebooks, threads and synchronous code.
@@ -129,8 +129,8 @@ def open_portal(
         threads=threads,
         thread_grace=thread_grace,
         telemetry=telemetry,
-        cluster=cluster,
-        advertise=advertise,
+        broker=broker,
+        pool=pool,
         node=node,
     )
     return PortalBlock(TrioThread(block))

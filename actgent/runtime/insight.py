@@ -126,7 +126,7 @@ class Insight:
         return _doors_of(self._by_name())
 
     def cluster(self) -> ClusterStatistics | None:
-        """Return how this process is as a node of a cluster: partitions, takeovers, fenced writes, delays; None without a cluster."""
+        """Return how this process is as a node of a cluster: partitions, takeovers, fenced writes, delays; None without a broker."""
         return None if self.membership is None else self.membership.statistics()
 
     async def schedules(

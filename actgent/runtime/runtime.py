@@ -400,7 +400,7 @@ class Runtime(Insight, Ratings, Moving):
             SessionExists: there is a session of the new id; nothing was written.
             SessionNotFound: the journal has no such session.
             JournalError: it cannot be read, or the copy not be written.
-            ServerUnreachable: in a cluster, the node that owns the new id did not answer; the copy may be written.
+            BrokerLost: in a cluster, the node of the new id did not answer; the copy may be written.
         """
         journal = need_journal(self.journal)
         key = await self._need_key(session_id, agent)
@@ -626,7 +626,7 @@ def _check_quotas(quotas: Quotas | None, journal: str | Journal | None, *, is_cl
     """
     if quotas is not None and (is_cluster or (isinstance(journal, Journal) and journal.is_shared)):
         raise ConfigurationError(
-            "quotas= are counted in one process: leave them out, or cluster=; limits= of sessions and runs hold in a cluster, too"
+            "quotas= are counted in one process: leave them out, or broker=; limits= of sessions and runs hold in a cluster, too"
         )
 
 
@@ -643,8 +643,8 @@ async def open_runtime(
     threads: int = ALL_THREADS,
     thread_grace: float = THREAD_GRACE,
     telemetry: Tracing | None = None,
-    cluster: str | None = None,
-    advertise: str | None = None,
+    broker: str | None = None,
+    pool: str = "default",
     node: str | None = None,
 ) -> AsyncGenerator[Runtime, None]:
     """Open a block in which agents run, and outside of which nothing of them is left.
@@ -663,11 +663,9 @@ async def open_runtime(
     `threads` is how many sync tools of all agents run at a time.
     `telemetry` makes spans and metrics of what happens: `Telemetry()`, of the extra `otel`.
 
-    With `cluster`, a name, and a journal in PostgreSQL this process is one node of several, and each session is owned by one
-    of them at a time; see docs/guides/cluster.md. Nodes with the same name in one database host the same agents. `advertise`
-    is the URL at which other nodes reach this one, `http://HOST:PORT`: the runtime listens at that port. Without it, it
-    listens at a free port of 127.0.0.1, for nodes on the same machine. `node` is the beginning of this node's name. The node
-    owns sessions once its agents are started.
+    With a broker (`amqps://USER:PASSWORD@HOST/VHOST`) and a journal in PostgreSQL this process is one of several with the
+    same agents, and each session lives in one of them at a time; see docs/guides/cluster.md. `pool` names those that host
+    the same agents, `node` begins the name of this one. It takes part once its agents are started.
 
     Leaving it lets each agent end what it has accepted, for its `grace`; an exception stops them at once.
     What is not answered by then ends as `Failure(kind="stopped")`.
@@ -675,7 +673,8 @@ async def open_runtime(
     Raises:
         OutsideTrio: asyncio runs this code, or nothing does.
         ConfigurationError: the journal's address or the durability is none that there is, or `redact` is no function; or
-            a cluster has no such journal, or the port of `advertise` is taken.
+            the broker lets nobody in, or goes with no such journal.
+        BrokerLost: the broker cannot be reached.
         Fenced: another process owns the journal.
         JournalError: it cannot be opened.
         ActorFailed: In an ExceptionGroup, if an agent or actor failed too often and `Supervision(escalate=True)` is set.
@@ -687,12 +686,12 @@ async def open_runtime(
     _check_kinds(
         retention=(retention, Retention), quotas=(quotas, Quotas), supervision=(supervision, Supervision)
     )
-    _check_quotas(quotas, journal, is_cluster=cluster is not None)
+    _check_quotas(quotas, journal, is_cluster=broker is not None)
     tool_threads = Threads(at_least_one("threads", threads))
     error: BaseException | None = None
     with tuned_gc(), open_watch() as watch, _ending(EventStream(telemetry)) as events:
         async with (
-            open_membership(journal, cluster, advertise=advertise, node=node) as membership,
+            open_membership(journal, broker, pool=pool, node=node) as membership,
             _owned(journal if membership is None else membership.journal, durability, redact) as opened,
             trio.open_nursery() as nursery,
         ):

@@ -187,9 +187,19 @@ class Application:
             query=read_query(endpoint, search),
             body=await read_body(endpoint, request, self.limits),
         )
-        if self.relay is None:
-            return await endpoint.answer(call)
-        return await self.relay.answer(endpoint, call)
+        return (
+            await endpoint.answer(call) if self.relay is None else await _answer(self.relay, endpoint, call)
+        )
+
+
+async def _answer(relay: Relay, endpoint: Endpoint, call: HTTPCall) -> Response:
+    """Answer a request here, or hand it on to where its session lives."""
+    if relay.takes(endpoint, call):
+        return relay.answer(endpoint, call)
+    try:
+        return await endpoint.answer(call)
+    except Fenced as moved:
+        return relay.answer(endpoint, call, moved)
 
 
 class _Answer:

@@ -10,8 +10,9 @@ from pathlib import Path
 import attrs
 import trio
 
+from actgent.client.connecting import Client
 from actgent.errors import ConfigurationError
-from actgent.runtime.runtime import Runtime
+from actgent.runtime.runtime import Runtime, open_runtime
 
 from .app import Application, Doors, router_of
 from .bounds import GatewayLimits, Meters, OpenMessages
@@ -22,7 +23,7 @@ from .reach import Reach, journal_of
 from .routes.openapi import document_of
 from .routes.table import ENDPOINTS
 from .server.addresses import is_loopback, split_address
-from .server.relay import Relay
+from .server.relay import Relay, Way
 from .server.serving import open_listeners, served
 from .streaming.tails import Tails
 from .tokens import AccessToken, Logins, TokenStore, new_token
@@ -52,7 +53,7 @@ class OpenedGateway:
 
 @asynccontextmanager
 async def opened_gateway(
-    runtime: Runtime,
+    source: Runtime | Client,
     *,
     bind: str | None,
     tokens: Path | str | Iterable[AccessToken] | None,
@@ -71,8 +72,10 @@ async def opened_gateway(
     check_webhooks(notify)
     logins = Logins(store)
     login = None if key is None else logins.new_key()
-    relay = None if runtime.elsewhere is None else runtime.elsewhere.relay
-    async with open_inside(runtime, limits, store, logins, notify) as inside:
+    async with (
+        _open_source(source, notify) as (runtime, relay),
+        open_inside(runtime, limits, store, logins, notify) as inside,
+    ):
         build = partial(
             _application,
             inside,
@@ -154,6 +157,28 @@ def _application(
         router=router_of(ENDPOINTS, routes() if dashboard else ()),
         relay=relay,
     )
+
+
+@asynccontextmanager
+async def _open_source(
+    source: Runtime | Client, notify: Sequence[Webhook]
+) -> AsyncGenerator[tuple[Runtime, Relay | None], None]:
+    """The runtime that answers, empty where a client does all, and the way to sessions of other processes, if there are any.
+
+    Raises:
+        ConfigurationError: the runtime has no journal; or the client is none of a broker, or has nobody to notify.
+    """
+    if isinstance(source, Runtime):
+        way = None if source.elsewhere is None else source.elsewhere.way
+        yield source, None if way is None else Relay(way=way, owns=journal_of(source).owns)
+        return
+    transport = source.__actgent_link__().calls.transport
+    if notify or not isinstance(transport, Way):
+        raise ConfigurationError(
+            "open_gateway(client) takes a client of a broker, connect('amqps://...'), and notify= is for runtimes"
+        )
+    async with open_runtime(journal="memory:") as empty:
+        yield empty, Relay(way=transport, owns=lambda _: False, is_all=True)
 
 
 @contextmanager

@@ -106,12 +106,14 @@ HELP: Mapping[str, tuple[str, str]] = {
         "Bytes of records that the journal has written since it was opened.",
     ),
     "actgent_cluster_partitions": ("gauge", "Partitions of a cluster whose sessions live here."),
-    "actgent_cluster_relayed_total": ("counter", "Requests that other nodes relayed to this one."),
+    "actgent_cluster_requests_waiting": ("gauge", "Requests from the broker that are not answered."),
     "actgent_cluster_takeovers_total": ("counter", "Partitions that were taken over, by the reason."),
     "actgent_cluster_takeover_seconds": (
         "histogram",
-        "Time from the decision to take a partition until its requests are served.",
+        "Time until a partition that was handed over is served.",
     ),
+    "actgent_cluster_accept_seconds": ("histogram", "Time until a request with an effect is answered."),
+    "actgent_cluster_told_seconds": ("histogram", "Time until the broker has a piece of an answer."),
     "actgent_cluster_fenced_writes_total": (
         "counter",
         "Writes that were refused, as another node had taken over.",
@@ -128,7 +130,8 @@ HELP: Mapping[str, tuple[str, str]] = {
         "counter",
         "Sessions that went on here in the middle of something.",
     ),
-    "actgent_cluster_connections_total": ("counter", "Connections of the membership to the database."),
+    "actgent_cluster_busy_total": ("counter", "Requests that were refused because too much waits."),
+    "actgent_cluster_connections_total": ("counter", "Connections to the broker that were built."),
     "actgent_webhooks_sent_total": ("counter", "Webhooks that were taken."),
     "actgent_webhooks_waiting": ("gauge", "Sessions whose webhooks wait."),
 }
@@ -221,7 +224,7 @@ class Metrics:
 
     @contextmanager
     def _hearing_cluster(self) -> Iterator[None]:
-        """Observe how long takeovers take, within the block."""
+        """Have the node tell how long takeovers and answers take, for the block."""
         membership = self._runtime.membership
         if membership is None:
             yield
@@ -454,11 +457,12 @@ def gauges_of(
 
 def _gauges_of_node(node: ClusterStatistics) -> Iterator[tuple[str, float, Mapping[str, str]]]:
     yield "actgent_cluster_partitions", node.partitions, {}
-    yield "actgent_cluster_relayed_total", node.relayed, {}
+    yield "actgent_cluster_requests_waiting", node.waiting, {}
     for reason, number in node.takeovers.items():
         yield "actgent_cluster_takeovers_total", number, {"reason": reason}
     yield "actgent_cluster_fenced_writes_total", node.fenced, {}
     yield "actgent_cluster_partitions_lost_total", node.lost, {}
     yield "actgent_cluster_turns_evicted_total", node.evicted, {}
     yield "actgent_cluster_sessions_resumed_total", node.resumed, {}
+    yield "actgent_cluster_busy_total", node.busy, {}
     yield "actgent_cluster_connections_total", node.connections, {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from actgent.actors.event_loop import check_loop
+from actgent.client.connecting import Client
 from actgent.errors import ConfigurationError
 from actgent.runtime.runtime import Runtime
 from actgent.support.hints import async_block
@@ -61,7 +62,7 @@ class Gateway:
 
 @async_block()
 async def open_gateway(
-    runtime: Runtime,
+    runtime: Runtime | Client,
     *,
     bind: str | None = ADDRESS,
     tokens: Path | str | Iterable[AccessToken] | None = None,
@@ -78,7 +79,7 @@ async def open_gateway(
     have `limits.grace` seconds; turns go on, as they are the runtime's.
 
     Args:
-        runtime: The runtime whose agents answer.
+        runtime: Whose agents; or a client of a broker, for a process that hosts none: `open_gateway(client)`.
         bind: `HOST:PORT`; port 0 is one that is free. None: there is only `gateway.app`, to be mounted.
         tokens: The file of tokens (`actgent token new`), or tokens. None makes one, `gateway.key`, which only loopback takes.
         hosts: Further names by which it is asked, as in `Host`: `agents.example.com`, or with a port.
@@ -93,13 +94,15 @@ async def open_gateway(
             address cannot be taken, or there are webhooks in a cluster.
     """
     check_loop("open_gateway()")
-    if not isinstance(runtime, Runtime):
+    if not isinstance(runtime, Runtime | Client):
         raise ConfigurationError(
             f"open_gateway(runtime) takes a Runtime, not {runtime!r:.200}: async with open_runtime(journal='memory:') as runtime, "
             "and await runtime.start(agent)"
         )
     notify = tuple(notify)
-    if notify and runtime.journal is not None and runtime.journal.is_shared:
+    if notify and (
+        isinstance(runtime, Client) or (runtime.journal is not None and runtime.journal.is_shared)
+    ):
         raise ConfigurationError(NO_WEBHOOKS)
     check_extra()
     from .gateway import opened_gateway  # noqa: PLC0415 - of the extra

@@ -31,7 +31,6 @@ from actgent.errors import (
     NotSerializable,
     NotSuspended,
     ParseError,
-    ServerUnreachable,
     SessionBusy,
     SessionClosed,
     SessionExists,
@@ -142,10 +141,6 @@ def _waiting(error: Suspended) -> Mapping[str, Any]:
     }
 
 
-def _unanswered(error: ServerUnreachable) -> Mapping[str, Any]:
-    return {"may_be_done": True} if error.was_sent else {}
-
-
 def _bound(error: LimitReached) -> Mapping[str, Any]:
     return {"limit": error.limit}
 
@@ -173,7 +168,6 @@ _ROWS = (
     _Row(ActorFailed, "unavailable"),
     _Row(DepsMissing, "unavailable"),
     _Row(Fenced, "unavailable", lambda _: {"moved": True}),
-    _Row(ServerUnreachable, "unavailable", _unanswered),
     _Row(JournalFull, "journal-full"),
     _Row(JournalDamaged, "internal"),
     _Row(JournalError, "unavailable"),

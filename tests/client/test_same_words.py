@@ -49,12 +49,12 @@ async def over_http(_):
 
 
 @asynccontextmanager
-async def at_a_node(open_cluster):
+async def over_amqp(open_cluster):
     async with open_cluster() as cluster, cluster.node(make_agent()), cluster.connect() as client:
         yield client.agent("clerk")
 
 
-@pytest.fixture(params=[in_process, over_http, at_a_node], ids=["in process", "over http", "at a node"])
+@pytest.fixture(params=[in_process, over_http, over_amqp], ids=["in process", "over http", "over amqp"])
 async def agent(request, open_cluster):
     async with request.param(open_cluster) as opened:
         yield opened

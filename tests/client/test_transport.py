@@ -13,14 +13,11 @@ from actgent import (
     NotRunning,
     Reject,
     RemoteError,
-    SessionExists,
     connect,
 )
 from actgent.client import ConnectionLost, Refused, StreamEvent, Transport, open_client
 from actgent.client.http.forms import PATHS
 from actgent.client.reading import Deliveries
-
-MOMENT = "2026-11-26T12:00:00Z"
 
 
 class Wire(Transport):
@@ -241,20 +238,3 @@ async def test_a_token_that_is_none_is_refused(url, token, words):
     """The address is fine there."""
     with pytest.raises(ConfigurationError, match=words):
         connect(url, token=token)
-
-
-@pytest.mark.parametrize("is_repeated", [False, True])
-async def test_a_fork_that_a_gateway_sent_twice_is_the_copy_that_was_written(autojump_clock, is_repeated):
-    """The gateway lost the first answer and says so; without that, the id belongs to another session."""
-    exists = Refused("session-exists", "", status=409, fields={})
-    exists.is_repeated = is_repeated
-    times = {"created_at": MOMENT, "updated_at": MOMENT}
-    head = {"agent": "clerk", "parent": None, "unfinished": False, **times}
-    wire = Wire(answers=[exists, {**head, "records": 2, "state": "idle", "owner": "ada"}])
-    async with open_client(wire) as client:
-        if is_repeated:
-            copy = await client.fork("s1", agent="clerk", new_id="s2")
-            assert (copy.session_id, copy.records) == ("s2", 2)
-        else:
-            with pytest.raises(SessionExists):
-                await client.fork("s1", agent="clerk", new_id="s2")

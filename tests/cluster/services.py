@@ -1,6 +1,6 @@
-"""A database of a test on a free port and in its own folder, which the test may kill and start again.
+"""A broker and a database of a test's own, on free ports and in folders of their own, that it may kill and start again.
 
-As root it runs as the user that its package has made, or as nobody; its files are removed with the test.
+As root they run as the users that their packages have made, or as nobody; their files go with the test.
 """
 
 import contextlib
@@ -18,8 +18,24 @@ import psycopg
 import pytest
 import trio
 
+from actgent.cluster.amqp import open_connection, parse_broker
+from actgent.errors import BrokerLost, ConfigurationError
+
 PATIENCE = 300
 """Seconds that a service may take to start, on a machine that does much else."""
+SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+BROKER = """listeners.tcp.1 = {host}:{port}
+{tls}loopback_users = none
+log.console = false
+disk_free_limit.absolute = 50MB
+queue_master_locator = client-local
+"""
+TLS = """listeners.ssl.1 = {host}:{tls_port}
+ssl_options.cacertfile = {ca}
+ssl_options.certfile = {cert}
+ssl_options.keyfile = {key}
+ssl_options.verify = verify_none
+"""
 
 
 def free_port():
@@ -125,6 +141,56 @@ def _below(pid):
 
 
 @attrs.define(eq=False)
+class Broker(Service):
+    """RabbitMQ, with its guest."""
+
+    user: str = "rabbitmq"
+    tls_port: int = 0
+    """Of a listener with certificates, if it has some."""
+
+    def __attrs_post_init__(self):
+        super().__attrs_post_init__()
+        names = {"RABBITMQ_MNESIA_BASE": "data", "RABBITMQ_LOG_BASE": "log", "RABBITMQ_CONF_ENV_FILE": "none"}
+        names |= {"RABBITMQ_CONFIG_FILE": "rabbitmq.conf", "RABBITMQ_ENABLED_PLUGINS_FILE": "plugins"}
+        local = {"ERL_EPMD_PORT": str(free_port()), "ERL_EPMD_ADDRESS": "127.0.0.1"}
+        self._environment = {name: str(self.folder / path) for name, path in names.items()} | local
+        self._environment |= {
+            "RABBITMQ_NODENAME": f"actgent-{self.port}@localhost",
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        }
+        self.give("plugins", "[].")
+        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=""))
+
+    def certify(self, ca, cert, key):
+        """Have a listener with a certificate, from the next start on."""
+        self.tls_port, self.ca = free_port(), ca
+        given = {
+            name: self.give(name, path.read_bytes())
+            for name, path in (("ca", ca), ("cert", cert), ("key", key))
+        }
+        tls = TLS.format(host=self.host, tls_port=self.tls_port, **given)
+        self.give("rabbitmq.conf", BROKER.format(host=self.host, port=self.port, tls=tls))
+
+    @property
+    def url(self):
+        return (
+            f"amqp://guest:guest@{self.host}:{self.port}/{'?insecure=1' if self.host != '127.0.0.1' else ''}"
+        )
+
+    async def start(self):
+        self.begin("epmd")
+        self.begin(SERVER)
+        await self.wait_ready()
+
+    async def answers(self):
+        with contextlib.suppress(BrokerLost, ConfigurationError):
+            async with open_connection(parse_broker(self.url)):
+                return True
+        return False
+
+
+@attrs.define(eq=False)
 class Database(Service):
     """PostgreSQL, which lets everybody in."""
 
@@ -181,6 +247,13 @@ class Database(Service):
             await trio.to_thread.run_sync(lambda: psycopg.connect(self.near, connect_timeout=5).close())
             return True
         return False
+
+
+def make_broker(**options):
+    """A RabbitMQ that is not started yet; skips where it is not installed."""
+    if not (Path(SERVER).exists() and shutil.which("epmd") and shutil.which("setpriv")):
+        pytest.skip(f"no RabbitMQ to start: {SERVER} and epmd are needed")
+    return Broker(**options)
 
 
 def make_database(**options):

@@ -327,4 +327,4 @@ async def test_what_holds_for_each_node_is_said_where_somebody_declares_it(caplo
     for governor in (own, plain, own):
         governor.share(lender, "api.example.com")
     (said,) = [each.getMessage() for each in caplog.records]
-    assert said.startswith("Governor(concurrency=4) of api.example.com holds for each node of the cluster")
+    assert said.startswith("Governor(concurrency=4) of api.example.com applies to each node of the cluster")

@@ -11,17 +11,17 @@ import trio.testing
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from actgent import BareAgent, ScriptedLLM, Text, ToolCall, open_runtime
-from actgent.cluster.quarantine import GROUPS, LONGEST, POISON, WATCHED, Quarantine, _groups_of
+from actgent.cluster.amqp import NotConfirmed, Unroutable
+from actgent.cluster.quarantine import POISON, Quarantine
 from actgent.errors import Fenced, JournalDamaged, JournalFailed, JournalFull
 from actgent.journal.listing import SessionKey
-from actgent.journal.postgres import PartitionedJournal, Suspect, Taken
+from actgent.journal.postgres import PartitionedJournal, Suspect
 from actgent.journal.records import Accepted, Ended, Said
 from actgent.messages import Message, Sender
 from actgent.support.logs import summarise
 
 KEY = SessionKey("clerk", "s1")
 TRIES = 3
-TAKEN = [Taken(partition=0, epoch=2, before="web-0", was_clean=False)]
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _told():
 
 @attrs.define(eq=False)
 class World:
-    """A database, a journal and a runtime, of which one call fails some times."""
+    """A database, a journal, a runtime and a broker, of which one call fails some times."""
 
     failing: str = ""
     error: Exception = attrs.field(factory=lambda: JournalFailed("the database is away"))
@@ -51,19 +51,14 @@ class World:
     @property
     def suspects(self):
         fake = types.SimpleNamespace(forget_ended=self.forget_ended)
-        for name in ("mark_alone", "mark_open", "note_survived", "clear", "clear_all", "bury"):
+        for name in ("mark_alone", "clear", "bury"):
             setattr(fake, name, self.step(name))
-        fake.list_near = self.list_near
         fake.count = self.count_all
         return fake
 
     async def count_all(self, *_, **__):
         await trio.lowlevel.checkpoint()
         return [Suspect(key=KEY, crashes=self.crashes, alone=self.alone)]
-
-    async def list_near(self, *_):
-        await trio.lowlevel.checkpoint()
-        return {}
 
     async def forget_ended(self, *_):
         await trio.lowlevel.checkpoint()
@@ -75,8 +70,7 @@ class World:
             if name == self.failing and self.left:
                 self.left -= 1
                 raise self.error
-            if name != "clear_all":
-                self.noted.append(name)
+            self.noted.append(name)
             return result() if result is not None else None
 
         return do
@@ -86,11 +80,9 @@ class World:
             raise Fenced("it is another one's")
         return 1
 
-    head_of: object = None
-
     @property
     def head(self):
-        return self.step("head", lambda: self.head_of)
+        return self.step("head")
 
     @property
     def load(self):
@@ -100,13 +92,16 @@ class World:
         await self.step("commit")()
         self.records += entry.records
 
-    # --- the runtime -----------------------------------------------------------------------
+    # --- the runtime and the broker --------------------------------------------------------
 
     agents = ("clerk",)
 
     async def take_up(self, is_taken):
         assert is_taken(KEY.session_id)
         await self.step("take_up")()
+
+    async def publish(self, *_):
+        await self.step("publish")()
 
 
 def accepted(number):
@@ -117,10 +112,10 @@ def accepted(number):
 
 async def try_suspect(world):
     """Count the suspect, and return when it may be opened by others."""
-    quarantine = Quarantine(world)
+    quarantine = Quarantine(world, world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count([0], ["clerk"], have_died=True)
         assert quarantine.is_withheld(KEY.session_id)
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
@@ -130,16 +125,18 @@ async def try_suspect(world):
 @pytest.mark.parametrize("failing", ["mark_alone", "take_up", "head", "clear"])
 async def test_a_suspect_is_tried_until_the_database_answers(autojump_clock, failing, error):
     """Nobody else would ever open it: whatever step fails is done again, and none that was done."""
-    world = World(failing, error, left=1 if failing == "head" else TRIES)  # it is watched for a second
+    world = World(failing, error)
     await try_suspect(world)
     assert world.left == 0
     assert world.noted == ["mark_alone", "take_up", "head", "clear"]
 
 
-@pytest.mark.parametrize("failing", ["load", "bury", "commit", "take_up"])
+@pytest.mark.parametrize("failing", ["load", "bury", "commit", "publish", "take_up"])
 async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
-    """Also where the database fails at any step: what waits behind it goes on."""
+    """Also where the database or the broker fails at any step: what waits behind it goes on."""
+    errors = {"publish": Unroutable("no queue")}
     world = World(failing, alone=2)
+    world.error = errors.get(failing, world.error)
     world.records = [accepted(1), accepted(2)]
     await try_suspect(world)
     ended = [each for each in world.records if isinstance(each, Ended)]
@@ -147,13 +144,22 @@ async def test_only_the_message_that_kills_is_buried(autojump_clock, failing):
     assert world.noted[-3:] == ["take_up", "head", "clear"]
 
 
+@pytest.mark.parametrize("error", [Unroutable("no queue"), NotConfirmed("full")], ids=["unroutable", "full"])
+async def test_a_notice_that_the_broker_does_not_take_fails_nobody(autojump_clock, error):
+    """The table of the dead has what it was about."""
+    world = World("publish", error, alone=2, records=[accepted(1)])
+    await try_suspect(world)
+    assert world.noted[:3] == ["load", "bury", "commit"]
+    assert world.noted[-1] == "clear"
+
+
 async def test_a_suspect_that_another_node_has_by_now_is_not_tried_again(autojump_clock):
     """As its partition was taken while the database was away."""
     world = World("take_up", left=10**9)
-    quarantine = Quarantine(world)
+    quarantine = Quarantine(world, world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
+        await quarantine.count([0], ["clerk"], have_died=True)
         while world.left > 10**9 - TRIES:  # noqa: ASYNC110 - the journal counts
             await trio.sleep(0.1)
         world.is_ours = False
@@ -169,49 +175,38 @@ async def test_a_suspect_that_is_damaged_is_left(autojump_clock):
     assert world.left == 10**9 - 1
 
 
-async def test_a_suspect_that_lives_for_a_while_goes_on_beside_others(autojump_clock):
-    """It is watched for a second after three deaths; that it takes longer is no sign of anything."""
-    world = World()
-    world.head_of = types.SimpleNamespace(unfinished=True, suspended=False)
-    begun = trio.current_time()
-    await try_suspect(world)
-    assert trio.current_time() - begun == WATCHED
-    assert (world.noted[:2], world.noted[-1]) == (["mark_alone", "take_up"], "note_survived")
-
-
-async def test_a_session_that_was_withheld_is_named_when_it_may_be_opened(autojump_clock):
-    """So that what is pending for it is delivered."""
-    world, released = World(), []
-    quarantine = Quarantine(world, on_released=released.append)
+@pytest.mark.parametrize(("crashes", "alone", "is_blamed"), [(3, 0, True), (4, 1, True), (4, 0, False)])
+async def test_a_suspect_is_blamed_for_deaths_in_its_trial(crashes, alone, is_blamed):
+    """Those after it went on beside others may be of a request to it, which is counted then: else that would kill node after node."""
+    world = World(crashes=crashes, alone=alone)
+    quarantine = Quarantine(world, world)
+    await quarantine.count([0], ["clerk"], have_died=True)
+    assert quarantine.is_blamed(f"{KEY.session_id}/below") is is_blamed
+    assert not quarantine.is_blamed("other")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk"], dead=["web-0"])
         await quarantine.wait(KEY.session_id)
+        assert not quarantine.is_blamed(KEY.session_id)
         nursery.cancel_scope.cancel()
-    assert released == [KEY.session_id]
 
 
-def suspect(number, *, crashes=3, alone=0):
-    return [Suspect(key=SessionKey("clerk", f"s{number}"), crashes=crashes, alone=alone)]
-
-
-@pytest.mark.parametrize("count", [1, 12, 24, 1000])
-@pytest.mark.parametrize("crashes", [3, 4, 6, 30])
-def test_the_wait_for_suspects_is_bounded(count, crashes):
-    """By 20 s after the third death; after each further death groups are smaller, and watched for longer."""
-    groups = list(_groups_of([suspect(each, crashes=crashes) for each in range(count)]))
-    assert sum(len(group) for group, _ in groups) == count
-    further = min(crashes - 3, 10)
-    assert len(groups) <= GROUPS << further
-    assert {seconds for _, seconds in groups} == {min(LONGEST, WATCHED * 2**further)}
-
-
-def test_what_a_process_died_of_alone_is_opened_alone_first():
-    """Before anything else is open that might be blamed for it."""
-    trees = [suspect(1, crashes=5, alone=2), suspect(2, crashes=4, alone=1), *map(suspect, range(3, 103))]
-    groups = [[each[0].key.session_id for each in group] for group, _ in _groups_of(trees)]
-    assert groups[:2] == [["s1"], ["s2"]]
-    assert all(len(group) > 1 for group in groups[2:])
+async def test_a_suspect_is_not_opened_beside_a_request_that_is_begun_alone(autojump_clock):
+    """Nor is such a request begun beside it: a node that dies would have died of both."""
+    world = World("head", left=1)
+    quarantine = Quarantine(world, world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(quarantine.run, world)
+        async with quarantine.alone:
+            await quarantine.count([0], ["clerk"], have_died=True)
+            await trio.sleep(10)
+            assert world.noted == []
+        while not world.noted:  # noqa: ASYNC110 - as above
+            await trio.sleep(0.01)
+        assert quarantine.alone.locked()
+        await quarantine.wait(KEY.session_id)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not quarantine.alone.locked()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("alone", [0, 2])
@@ -229,23 +224,29 @@ async def test_suspects_of_one_tree_are_tried_together(autojump_clock, alone):
             async def do(*args, **options):
                 await trio.lowlevel.checkpoint()
                 key = args[0] if name in ("mark_alone", "clear", "bury") else None
-                if name != "clear_all":
-                    done.append((name, key, quarantine.is_withheld(KEY.session_id)))
+                done.append((name, key, quarantine.is_withheld(KEY.session_id)))
                 return result() if result is not None else None
 
             return do
 
     world = Tree(records=[accepted(1)])
-    quarantine = Quarantine(world)
+    quarantine = Quarantine(world, world)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(quarantine.run, world)
-        await quarantine.count(TAKEN, ["clerk", "digger"], dead=["web-0"])
+        await quarantine.count([0], ["clerk", "digger"], have_died=True)
         await quarantine.wait(KEY.session_id)
         nursery.cancel_scope.cancel()
     assert all(is_withheld for *_, is_withheld in done)
     tried = [name if key is None else f"{name} {key.agent}" for name, key, _ in done if name != "head"]
-    begin = ["mark_alone digger"] if not alone else ["load", "bury digger", "commit"]
+    begin = ["mark_alone digger"] if not alone else ["load", "bury digger", "commit", "publish"]
     assert tried == [*begin, "mark_alone clerk", "take_up", "clear digger", "clear clerk"]
+
+
+class Quiet:
+    """A broker that takes all."""
+
+    async def publish(self, *args, **options):
+        await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize(("waits", "is_told_more"), [(True, False), (False, False), (True, True)])
@@ -290,9 +291,9 @@ async def test_who_gave_a_task_hears_that_it_is_given_up(postgres_url, waits, is
     with trio.fail_after(60):
         async with node("two") as (runtime, journal, clerk, _):
             (child,) = await journal.children("clerk", "s")
-            quarantine = Quarantine(journal)
+            quarantine = Quarantine(journal, Quiet())
             quarantine._runtime = runtime
-            await quarantine._try([Suspect(key=child.key, crashes=5, alone=2)], 30.0, True)
+            await quarantine._try([Suspect(key=child.key, crashes=5, alone=2)])
             session = await clerk.open_session("s")
             await session.wait_idle()
             assert session.history[-1].text == "done"

@@ -25,7 +25,6 @@ from actgent.journal.opening import open_journal
 from actgent.journal.postgres import (
     PartitionedJournal,
     PartitionsLost,
-    Suspect,
     layout,
     read_cluster_tables,
     read_dead,
@@ -182,7 +181,7 @@ async def test_who_takes_a_partition_back_goes_on_behind_the_other(postgres_url,
 
 
 async def test_who_takes_what_nobody_took_keeps_it(postgres_url, writer_in):
-    """All that runs goes on in the same epoch, as after a new connection."""
+    """All that runs goes on in the same epoch, as after a restart of the broker."""
     async with open_node(postgres_url, "a", take=[0, 1]) as a, open_node(postgres_url, "b") as b:
         writer = writer_in(a, 0)
         await writer.turn()
@@ -671,8 +670,7 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
         writer = writer_in(a, 0)
         await writer.open()
         await writer.commit(Accepted(message=message_for(writer.session_id)))
-        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"], dead=["a"])
-        opened = [SessionKey("a", writer.session_id)]
+        suspects, left = [], partial(b.suspects.count, [0], b.count, ["a"])
         with (
             trio.fail_after(60),
             psycopg.connect(server) as blocker,
@@ -682,14 +680,13 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
                 await a.take([0])
                 await b.take([0])
                 for _ in range(2):
-                    assert await left() == []
-                await b.suspects.mark_open(opened)
+                    assert await left(has_died=True) == []
             await a.take([0])
             await b.take([0])
             blocker.execute(f"SELECT 1 FROM {schema}.suspects FOR UPDATE")
 
             async def count():
-                suspects.extend(await left())
+                suspects.extend(await left(has_died=True))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(count)
@@ -700,73 +697,40 @@ async def test_a_death_is_counted_once(link, postgres_url, writer_in):
         assert [(each.crashes, each.alone) for each in suspects] == [(3, 0)]
 
 
-async def begin_message(writer):
-    """Have a session in the middle of something; returns its key."""
-    await writer.open()
-    await writer.commit(Accepted(message=message_for(writer.session_id)))
-    return SessionKey(writer.agent, writer.session_id)
-
-
-async def die(a, b, *opened):
-    """Let the first node own a partition, open sessions and die; returns what the second one counts, by keys."""
-    await a.take([0])
-    await a.suspects.mark_open(opened)
-    await b.take([0])
-    found = await b.suspects.count([0], 8, ["a"], dead=["a"])
-    return {each.key: (each.crashes, each.alone) for each in found}
-
-
-async def test_only_sessions_that_were_opened_again_are_counted(postgres_url, writer_in):
-    """One that waited for another one did not kill its process."""
-    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
-        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
-        assert await die(a, b, *keys) == {}
-        assert await die(a, b, *keys) == {}
-        assert await die(a, b, keys[0]) == {keys[0]: (3, 0)}
-        assert await die(a, b) == {keys[0]: (3, 0)}
-        assert await die(a, b, *keys) == {keys[0]: (4, 0), keys[1]: (3, 0)}
-
-
-async def test_a_death_with_a_session_alone_counts_for_that_one(postgres_url, writer_in):
-    """Whatever else was open in the same node."""
-    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
-        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
-        for _ in range(2):
-            await die(a, b, *keys)
-        assert await die(a, b, *keys) == {keys[0]: (3, 0), keys[1]: (3, 0)}
-        for alone in (1, 2):
-            await a.take([0])
-            await a.suspects.mark_alone(keys[0])
-            assert await die(a, b, keys[1]) == {keys[0]: (3 + alone, alone), keys[1]: (3, 0)}
-        await b.suspects.note_survived(keys[0])
-        assert await die(a, b, keys[0]) == {keys[0]: (6, 0), keys[1]: (3, 0)}
-
-
-async def test_the_sessions_near_the_limit_are_named_with_their_records(postgres_url, writer_in):
-    """Whether they completed a model call since the first death is looked up for these alone."""
-    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
-        keys = [await begin_message(writer_in(a, 0, nth=number)) for number in range(2)]
-        await die(a, b, *keys)
-        await die(a, b, *keys)
-        await a.take([0])
-        await a.suspects.mark_open(keys[:1])
-        assert await b.suspects.list_near([0], 8, ["a"]) == {keys[0]: 2}
-        await b.suspects.clear_all(keys[:1])
-        assert await b.suspects.list_near([0], 8, ["a"]) == {}
-
-
 async def test_who_wakes_up_changes_nothing_of_what_the_next_owner_has_counted(postgres_url, writer_in):
-    """Neither marks nor counts of a partition that it does not own any more."""
-    async with open_node(postgres_url, "a", take=[0]) as a, open_node(postgres_url, "b") as b:
-        key = await begin_message(writer_in(a, 0))
-        for _ in range(2):
-            await die(a, b, key)
-        assert await die(a, b, key) == {key: (3, 0)}
-        await b.suspects.mark_alone(key)
-        await a.suspects.note_survived(key)
-        await a.suspects.clear(key)
-        assert await a.suspects.count([0], 8, ["a"], dead=["a"]) == [Suspect(key=key, crashes=3, alone=0)]
-        assert await die(b, a) == {key: (4, 1)}
+    """Neither its marks and counts, nor what it has just counted as left by the owner."""
+    async with open_node(postgres_url, "a") as a, open_node(postgres_url, "b") as b:
+        keys, suspects = [], []
+        for number in range(4):
+            await a.take([0])
+            if number == 2:
+                await a.suspects.mark_alone(keys[0], is_alone=True)
+            if number < 3:
+                writer = writer_in(a, 0, nth=number)
+                await writer.open()
+                await writer.commit(Accepted(message=message_for(writer.session_id)))
+                keys.append(SessionKey(writer.agent, writer.session_id))
+            await b.take([0])
+            suspects = await b.suspects.count([0], 8, ["a"], has_died=True)
+        assert [(each.key, each.crashes, each.alone) for each in suspects] == [
+            (keys[0], 4, 1),
+            (keys[1], 3, 0),
+        ]
+        await b.suspects.mark_alone(keys[0], is_alone=True)
+        writer = writer_in(b, 0, nth=3)
+        await writer.open()
+        await writer.commit(Accepted(message=message_for(writer.session_id)))
+        assert await a.suspects.count([0], 8, ["a"], has_died=True) == suspects
+        await a.suspects.mark_alone(keys[0], is_alone=False)
+        await a.suspects.clear(keys[1])
+        assert await b.suspects.agents_of(writer.session_id) == []
+        await a.take([0])
+        found = await a.suspects.count([0], 8, ["a"], has_died=True)
+        assert {each.key: (each.crashes, each.alone) for each in found} == {
+            keys[0]: (5, 2),
+            keys[1]: (4, 0),
+            keys[2]: (3, 0),
+        }
 
 
 async def blocked_by(server, pid):

@@ -210,8 +210,8 @@ async def test_results_with_pictures_are_not_cached():
             assert len(session.history[-2].tool_results[0].media) == 1
 
 
-async def test_read_result_says_that_pictures_are_no_text():
-    """It reads long texts; of a file of text it has all."""
+async def test_read_result_reads_text_files_and_names_pictures():
+    """It reads the whole text of a text file. For a picture it returns type and size."""
     text = "line\n" * 20_000
     calls = [
         [ToolCall("show", {}, id="c")],
@@ -232,7 +232,7 @@ async def test_read_result_says_that_pictures_are_no_text():
     ) as agent:
         session = await agent.create_session("ada")
         await agent.run("go", session=session)
-        assert "pictures and files are never shortened" in session.history[-2].tool_results[0].error
+        assert session.history[-2].tool_results[0].content.endswith("\n[image: image/png, 208 bytes]")
 
 
 def test_a_result_without_media_is_written_as_before():

@@ -210,8 +210,8 @@ async def test_a_restart_shows_the_same_marks(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["cycle", "deep"])
-async def test_values_that_are_no_data_are_one_error_result(value):
-    """A list that contains itself, and a list that is nested too deep for JSON."""
+async def test_a_tool_that_returns_a_value_without_json_form_succeeds(value):
+    """A list that contains itself, and a list that is nested too deep for JSON. The tool ran, so its call is a success."""
     cycle = []
     cycle.append(cycle)
     deep = []
@@ -228,8 +228,8 @@ async def test_values_that_are_no_data_are_one_error_result(value):
         session = await agent.create_session("ada")
         assert str(await agent.run("go", session=session)) == "ok"
         (result,) = (r for message in session.history for r in message.tool_results)
-    assert result.status == "error"
-    assert "JSON" in result.error
+    assert result.status == "success"
+    assert ("[[...]]" if value == "cycle" else "list") in result.text
     while deep:
         deep = deep.pop()
 

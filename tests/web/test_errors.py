@@ -1,11 +1,9 @@
 """What failed, over HTTP."""
 
-import pytest
 import trio
 
-from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ServerUnreachable, ToolCall, ToolError, tool
+from actgent import BareAgent, ProviderUnavailable, ScriptedLLM, ToolCall, ToolError, tool
 from actgent.actors import DeadLetter
-from actgent.web.problems import problem_of
 
 
 async def fail(client, session_id):
@@ -145,12 +143,3 @@ async def test_readers_of_two_scopes_follow_one_session(serving):
             await client.post("/v1/sessions/s1/close", json={})
     assert SECRET not in texts["chatter"]
     assert SECRET in texts["auditor"]
-
-
-@pytest.mark.parametrize("was_sent", [False, True])
-def test_a_request_that_no_node_answered_may_be_sent_again(was_sent):
-    """The session moved while the request was at work, and its owner did not answer: that is no failure of the gateway."""
-    problem = problem_of(ServerUnreachable("no node serves this session", was_sent=was_sent))
-    assert (problem.status, problem.kind) == (503, "unavailable")
-    assert problem.fields.get("may_be_done", False) is was_sent
-    assert "retry-after" in problem.headers

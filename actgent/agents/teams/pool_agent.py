@@ -58,7 +58,7 @@ class PoolAgent(Agent[Any, Any]):
 
     Each message of its sessions is a task of its own, which an agent called `name` answers on a node of the pool: in a
     session there that is closed with the answer. Kills on either side lose nothing and repeat nothing that was
-    answered. It needs `open_runtime(cluster=)`; see docs/guides/cluster.md.
+    answered. It needs `open_runtime(broker=)`; see docs/guides/cluster.md.
 
     Args:
         name: What the agent is called in its pool.
@@ -118,7 +118,7 @@ class PoolAgent(Agent[Any, Any]):
     def _build_core(self, runtime: Runtime) -> AgentCore:
         if runtime.delegation.pools is None:
             raise ConfigurationError(
-                f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open the runtime with open_runtime(cluster=...)"
+                f"agent {self.agent!r} is in pool {self.pool!r} of a cluster: open_runtime(broker=...) says of which"
             )
         core = super()._build_core(runtime)
         self._asking = core.receivers = _Asking(

@@ -1,4 +1,4 @@
-"""Commands about several machines: `cluster`."""
+"""Commands about several machines: `node`, `cluster`."""
 
 from cyclopts import App
 
@@ -6,6 +6,25 @@ from actgent.cli.serving.cluster_place import ClusterPlace
 from actgent.journal.membership import check_cluster_extra
 
 from .base import Count, Flag, app, run_command
+
+
+@app.command
+def node(target: str, /, *, name: str | None = None, place: ClusterPlace | None = None) -> int:
+    """Run agents as a node of a cluster, to the first signal or until `actgent cluster drain`.
+
+    Each session lives in one node at a time; when that one ends or dies, another one goes on with it.
+
+    Args:
+        target: An agent's folder, a folder of such, or a Python file that defines agents.
+        name: How the node's name begins; the machine's without it.
+        place: Where the cluster is.
+    """
+    check_cluster_extra()
+    from actgent.cli.serving.node import NodeOptions, serve_node  # noqa: PLC0415 - the SDKs take two seconds
+
+    options = NodeOptions(target=target, name=name, place=place or ClusterPlace())
+    return run_command(lambda terminal, shutdown: serve_node(options, terminal, shutdown))
+
 
 clusters = App(
     name="cluster", help="Look after a cluster: status, drain, dead, repartition, release, finish-upgrade."
@@ -35,7 +54,7 @@ def cluster_drain(node: str, /, *, place: ClusterPlace | None = None) -> int:
 
     Args:
         node: Its name, or how it begins.
-        place: Where the cluster is.
+        place: Where the cluster is; its journal is not asked for.
     """
     check_cluster_extra()
     from actgent.cli.serving.cluster import drain_node  # noqa: PLC0415
@@ -103,7 +122,7 @@ def dead_list(*, json: Flag = False, place: ClusterPlace | None = None) -> int:
 
     Args:
         json: Write one JSON array, for programs.
-        place: Where the cluster is.
+        place: Where the cluster is; its broker is not asked for.
     """
     check_cluster_extra()
     from actgent.cli.serving.cluster import list_dead  # noqa: PLC0415 - the SDKs take two seconds
@@ -135,7 +154,7 @@ def dead_drop(message: str, /, *, session: str | None = None, place: ClusterPlac
     Args:
         message: Its id, as `actgent cluster dead` names it.
         session: Its session, where several have a message of this id.
-        place: Where the cluster is.
+        place: Where the cluster is; its broker is not asked for.
     """
     check_cluster_extra()
     from actgent.cli.serving.cluster import drop  # noqa: PLC0415 - the SDKs take two seconds

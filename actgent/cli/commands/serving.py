@@ -15,7 +15,7 @@ from .base import Flag, Repeated, app, run_command
 
 @app.command
 def serve(
-    target: str,
+    target: str | None = None,
     /,
     *,
     journal: str | None = None,
@@ -27,20 +27,20 @@ def serve(
     tls_key: str | None = None,
     notify: NotifyOptions | None = None,
     operation: OperationOptions | None = None,
-    cluster: str | None = None,
-    advertise: str | None = None,
-    node: str | None = None,
+    broker: str | None = None,
+    pool: str | None = None,
+    name: str | None = None,
     reload: Flag = False,
 ) -> int:
     """Put agents behind HTTP, for programs in any language. The extra `web` has what it needs.
 
     The first Ctrl-C or SIGTERM takes nothing new, tells streams that they end, and lets what runs end; the second ends it at once.
-    With --cluster it is one node of several: any of them answers for all sessions, and when it ends, others resume its sessions.
+    With a broker it serves the sessions of all nodes of a cluster: as a node itself, or without a target beside them.
 
     Args:
-        target: An agent's folder, a folder of such folders, or a Python file that defines agents.
-        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process. A node takes it from
-            the variable ACTGENT_JOURNAL, too.
+        target: An agent's folder, a folder of such folders, or a Python file that defines agents; none where nodes have them all.
+        journal: The file of a journal, or postgres://HOST/DATABASE; without it sessions end with the process, and those of a node
+            are where the variable ACTGENT_JOURNAL says.
         bind: Where to listen, HOST:PORT. Off loopback there is no start without --tokens.
         tokens: The file of tokens that `actgent token new` makes; without it, one token is made and shown.
         origin: A site whose pages may ask, such as https://app.example.com; may be given several times.
@@ -49,10 +49,10 @@ def serve(
         tls_key: Its key.
         notify: Who is told of what happens.
         operation: How it logs, starts and ends.
-        cluster: Name of a cluster: all nodes with this name and journal share the sessions.
-        advertise: URL at which the other nodes reach this one, http://HOST:PORT. The node listens at that port for them, and it
-            is another port than that of --bind. Without it, only nodes of this machine reach it.
-        node: Beginning of this node's name; the name of the machine without it.
+        broker: The broker of a cluster, amqps://USER:PASSWORD@HOST/VHOST; with --pool, or without a target, the variable
+            ACTGENT_BROKER says it, which no list of processes shows.
+        pool: Which nodes of the cluster: those that host the same agents; `default` without it.
+        name: How the name of this node or client of a cluster begins.
         reload: For developing: start again when a file of the agents changes, and can be run.
     """
     from actgent.cli.serving.reloading import serve_again  # noqa: PLC0415 - the SDKs take two seconds
@@ -69,9 +69,9 @@ def serve(
         tls_key=tls_key,
         notify=notify or NotifyOptions(),
         operation=operation or OperationOptions(),
-        cluster=cluster,
-        advertise=advertise,
-        node=node,
+        broker=broker,
+        pool=pool,
+        name=name,
     )
     play = serve_again if reload else put
     return run_command(lambda terminal, shutdown: play(options, terminal, shutdown))

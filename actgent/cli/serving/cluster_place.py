@@ -1,4 +1,4 @@
-"""The journal and the name of a cluster, as options or variables."""
+"""Where a cluster is, as options or variables."""
 
 import os
 
@@ -6,27 +6,44 @@ import attrs
 from cyclopts import Parameter
 
 from actgent.errors import ConfigurationError
+from actgent.journal.membership import LEAVING_GRACE
 
-JOURNAL = "ACTGENT_JOURNAL"
+JOURNAL, BROKER = "ACTGENT_JOURNAL", "ACTGENT_BROKER"
+NODE_GRACE = LEAVING_GRACE + 10
+"""Seconds that a node has after the first signal: for turns that run, and to hand over the rest."""
 
 
 @Parameter(name="*")
 @attrs.frozen(kw_only=True)
 class ClusterPlace:
-    """The journal and the name of a cluster."""
+    """Where a cluster is."""
 
     journal: str | None = None
-    """postgres://HOST/DATABASE; without it, the variable ACTGENT_JOURNAL, which no list of processes shows."""
-    cluster: str = "default"
-    """Name of the cluster, as its nodes have it."""
+    """postgresql://HOST/DATABASE; without it, the variable ACTGENT_JOURNAL."""
+    broker: str | None = None
+    """amqps://USER:PASSWORD@HOST/VHOST; without it, the variable ACTGENT_BROKER, which no list of processes shows."""
+    pool: str = "default"
+    """The nodes that host the same agents."""
 
     def journal_url(self) -> str:
-        """Return the address of the journal.
+        """The address of the journal.
 
         Raises:
-            ConfigurationError: Neither the option nor the variable is set.
+            ConfigurationError: there is none.
         """
-        found = self.journal or os.environ.get(JOURNAL)
-        if not found:
-            raise ConfigurationError(f"name the journal of the cluster: --journal, or the variable {JOURNAL}")
-        return found
+        return _given(self.journal, JOURNAL, "--journal")
+
+    def broker_url(self) -> str:
+        """The address of the broker.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        return _given(self.broker, BROKER, "--broker")
+
+
+def _given(value: str | None, variable: str, option: str) -> str:
+    found = value or os.environ.get(variable)
+    if not found:
+        raise ConfigurationError(f"say where the cluster is: {option}, or the variable {variable}")
+    return found

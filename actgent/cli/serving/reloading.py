@@ -100,7 +100,7 @@ async def _wait_for_change(
     options: ServeOptions, stamps: dict[str, tuple[int, int]], terminal: Terminal
 ) -> None:
     """Wait until a watched file has changed and the agents can be made from the files."""
-    target = options.target
+    target = options.target or ""
     while True:
         while (now := _stamps(target)) == stamps:  # noqa: ASYNC110 - there is no event for changed files
             await trio.sleep(POLL_SECONDS)

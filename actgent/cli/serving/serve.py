@@ -15,6 +15,7 @@ import trio
 from actgent.cli.folders import agents_at
 from actgent.cli.signals import Shutdown
 from actgent.cli.terminal import Terminal, one_line
+from actgent.client.connecting import Client, connect
 from actgent.errors import ConfigurationError
 from actgent.journal.membership import check_cluster_extra
 from actgent.runtime.runtime import Runtime, open_runtime
@@ -23,13 +24,11 @@ from actgent.web.opening import ADDRESS, NO_WEBHOOKS, Gateway, check_extra, open
 from actgent.web.webhooks.signing import make_secrets_file
 from actgent.web.webhooks.webhook import EVENTS, Webhook
 
-from .cluster_place import ClusterPlace
+from .cluster_place import BROKER, NODE_GRACE, ClusterPlace
 from .notify import NotifyOptions
 from .operation_options import OperationOptions, arguments_of
 from .server_log import LOGGER, logging_to_stderr
 
-HAND_OVER_SECONDS = 10.0
-"""Seconds in which a node hands over what its turns have not ended, after their grace."""
 GRACE = 5.0
 """Seconds for requests at the end; agents have theirs."""
 
@@ -38,7 +37,8 @@ GRACE = 5.0
 class ServeOptions:
     """What `actgent serve` was told."""
 
-    target: str
+    target: str | None
+    """None: agents are hosted by the nodes of a cluster alone."""
     journal: str | None = None
     bind: str = ADDRESS
     tokens: str | None = None
@@ -48,14 +48,16 @@ class ServeOptions:
     tls_key: str | None = None
     notify: NotifyOptions = attrs.field(factory=NotifyOptions)
     operation: OperationOptions = attrs.field(factory=OperationOptions)
-    cluster: str | None = None
-    advertise: str | None = None
-    node: str | None = None
+    broker: str | None = None
+    pool: str | None = None
+    name: str | None = None
 
     @property
     def place(self) -> ClusterPlace | None:
-        """Journal and name of the cluster whose node this is; None without a cluster."""
-        return None if self.cluster is None else ClusterPlace(journal=self.journal, cluster=self.cluster)
+        """Where the cluster is whose sessions are served; None where the process has its own."""
+        if self.target is not None and self.broker is None and self.pool is None:
+            return None
+        return ClusterPlace(journal=self.journal, broker=self.broker, pool=self.pool or "default")
 
     def command(self) -> list[str]:
         """The same as a command line has it."""
@@ -67,18 +69,19 @@ class ServeOptions:
             "--host": self.hosts,
             "--tls-cert": [self.tls_cert],
             "--tls-key": [self.tls_key],
-            "--cluster": [self.cluster],
-            "--advertise": [self.advertise],
-            "--node": [self.node],
+            "--broker": [self.broker],
+            "--pool": [self.pool],
+            "--name": [self.name],
         }
         options = [
             part for name, values in given.items() for value in values if value for part in (name, value)
         ]
-        return ["serve", self.target, *options, *arguments_of(self.notify), *arguments_of(self.operation)]
+        target = [] if self.target is None else [self.target]
+        return ["serve", *target, *options, *arguments_of(self.notify), *arguments_of(self.operation)]
 
 
 async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
-    """Serve the agents of a target, to the first signal or until the node is drained."""
+    """Serve the agents of a target, or those of a cluster's nodes, to the first signal or until the node is drained."""
     check_extra()
     operation = options.operation
     with logging_to_stderr(operation.log_format, operation.log_level):
@@ -87,8 +90,8 @@ async def serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -
 
 async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) -> int:
     shutdown.notice, shutdown.grace = terminal.notice, options.operation.grace
-    if options.place is not None:
-        shutdown.grace += HAND_OVER_SECONDS
+    if options.place is not None and options.target is not None:
+        shutdown.grace = NODE_GRACE
         if any(arguments_of(options.notify)):
             raise ConfigurationError(NO_WEBHOOKS)
     tls = _tls_of(options)
@@ -104,7 +107,7 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
     async with (
         _open_source(options) as source,
         open_gateway(
-            source.runtime,
+            source.served,
             bind=options.bind,
             tokens=options.tokens,
             hosts=options.hosts,
@@ -119,8 +122,6 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
             await source.left.wait()
             terminal.notice("the node was drained")
         _tell_manager("STOPPING=1")
-        if (member := source.runtime.membership) is not None:  # its gateway answers until all is handed over
-            await member.leave(options.operation.grace)
     terminal.notice("stopped")
     return 0
 
@@ -128,7 +129,7 @@ async def _serve(options: ServeOptions, terminal: Terminal, shutdown: Shutdown) 
 async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
     """Wait until the database of a journal in PostgreSQL can be reached; raises as `wait_until_reachable`."""
     place = options.place
-    journal = options.journal if place is None else place.journal_url()
+    journal = options.journal if place is None else None if options.target is None else place.journal_url()
     if journal is None or not journal.startswith(("postgres://", "postgresql://")):
         return
     if importlib.util.find_spec("psycopg") is None:
@@ -143,26 +144,49 @@ async def _wait_for_journal(options: ServeOptions, terminal: Terminal) -> None:
 class _Source:
     """What is served."""
 
-    runtime: Runtime
+    served: Runtime | Client
     names: str
     """Of agents, for people."""
     left: trio.Event = attrs.field(factory=trio.Event)
     """Set when it serves nothing any more."""
 
 
+def _names_cluster(options: ServeOptions) -> bool:
+    return bool(options.broker or options.pool or os.environ.get(BROKER))
+
+
 @asynccontextmanager
 async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
-    """An `async with` block with the agents of this process, alone or as a node of a cluster.
+    """What is to be served, for the block: the nodes of a cluster, one of them, or agents by themselves.
 
     Raises:
-        ConfigurationError: The options do not go together.
+        ConfigurationError: the options do not go together, or name nothing.
     """
     place = options.place
-    if place is None and (options.node is not None or options.advertise is not None):
-        raise ConfigurationError("--node and --advertise are those of a node: they need --cluster")
+    if options.target is None and not _names_cluster(options):
+        raise ConfigurationError(
+            f"say what is served: TARGET, the agents of a file or folder, or where the nodes of a cluster are: --broker, or the variable {BROKER}"
+        )
+    if place is None and options.name is not None:
+        raise ConfigurationError("--name is that of a node: it goes with --broker, or with --pool")
     if place is not None:
         check_cluster_extra()
-    agents = agents_at(options.target, offline=options.operation.offline)
+    if options.target is None:
+        assert place is not None  # noqa: S101 - see `ServeOptions.place`
+        _check_client(options)
+        async with connect(place.broker_url(), name=options.name or "", pool=place.pool) as client:
+            yield _Source(served=client, names=f"the agents of pool {place.pool}")
+    else:
+        async with _open_agents(options.target, options, place) as source:
+            yield source
+
+
+@asynccontextmanager
+async def _open_agents(
+    target: str, options: ServeOptions, place: ClusterPlace | None
+) -> AsyncGenerator[_Source, None]:
+    """Agents of this process, by themselves or as a node of a cluster."""
+    agents = agents_at(target, offline=options.operation.offline)
     names = ", ".join(one_line(agent.name, 60) for agent in agents)
     async with _open_runtime(options, place) as runtime:
         async with runtime.starting():
@@ -170,16 +194,29 @@ async def _open_source(options: ServeOptions) -> AsyncGenerator[_Source, None]:
                 agent.grace = options.operation.grace
                 await runtime.start(agent)
         member = runtime.membership
-        yield _Source(runtime=runtime, names=names, left=trio.Event() if member is None else member.left)
+        yield _Source(served=runtime, names=names, left=trio.Event() if member is None else member.left)
 
 
 def _open_runtime(options: ServeOptions, place: ClusterPlace | None) -> AbstractAsyncContextManager[Runtime]:
     if place is not None:
         return open_runtime(
-            journal=place.journal_url(), cluster=place.cluster, advertise=options.advertise, node=options.node
+            journal=place.journal_url(), broker=place.broker_url(), pool=place.pool, node=options.name
         )
     where = options.journal or "memory:"
     return open_runtime(journal=where if "://" in where or where == "memory:" else f"sqlite:///{where}")
+
+
+def _check_client(options: ServeOptions) -> None:
+    """Refuse what needs agents or a journal in this process.
+
+    Raises:
+        ConfigurationError: something was given that does.
+    """
+    if options.journal is not None or any(arguments_of(options.notify)):
+        raise ConfigurationError(
+            "a gateway without agents has no journal, and notifies nobody: leave out --journal and --notify, or name the agents "
+            "that it is to serve as a node"
+        )
 
 
 def _greet(source: _Source, gateway: Gateway, terminal: Terminal, *, is_json: bool) -> None:

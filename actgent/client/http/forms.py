@@ -50,10 +50,6 @@ WANTED = "actgent-events"
 """The header of a request for events that says which of them are waited for; releases that do not know it tell all at once."""
 ALONG = "actgent-events-along"
 """The header beside that which says which others are told along with those, as far as a server knows it: without it, all."""
-PATIENCE = "actgent-patience"
-"""The header of a request that says for how many seconds its client waits until a node takes it."""
-COUNTS_BREAKS = "actgent-counts-breaks"
-"""The header of a request whose sender counts broken connections, with their number: a gateway says at once that another one broke."""
 NO_CONTENT = 204
 _MADE = ("put_session", "post_session", "list_sessions", "get_approvals")
 """Operations whose body or query says the agent, if any."""
@@ -81,7 +77,7 @@ def to_http(request: RemoteRequest, *, accept: str = "application/json") -> HTTP
     query = dict(request.query)
     if request.agent and request.operation not in _MADE and "{session}" in path:
         query["agent"] = request.agent
-    headers = {"accept": accept, COUNTS_BREAKS: str(request.breaks)}
+    headers = {"accept": accept}
     if request.wait:
         headers["prefer"] = f"wait={request.wait:.0f}"
     if request.key:

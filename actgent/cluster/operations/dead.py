@@ -1,31 +1,23 @@
 """Messages and requests that were given up: a person may have them said or sent again, or drop them."""
 
 import hashlib
-import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 
 import trio
 
 from actgent.client.calls import Pauses
-from actgent.client.connecting import PATIENCE, open_client
+from actgent.client.connecting import PATIENCE
 from actgent.client.http.forms import refused
 from actgent.client.problems import error_of
 from actgent.client.transport import ConnectionLost, RemoteRequest
-from actgent.cluster.following import follow_pool
-from actgent.cluster.pending import decode_pending
-from actgent.cluster.relay_client import NodeTransport
+from actgent.cluster.amqp import parse_broker
+from actgent.cluster.link import BrokerLink
+from actgent.cluster.opening import open_broker_client
+from actgent.cluster.transport import open_broker_transport
+from actgent.cluster.wire import ASK, CANCEL, WireRequest, decode_message, properties
 from actgent.errors import ActgentError, ConfigurationError, nearest
 from actgent.errors.printable import quoted
 from actgent.journal.opening import open_journal
-from actgent.journal.postgres import (
-    DeadMessage,
-    drop_dead,
-    note_retried,
-    read_cluster_key,
-    read_dead,
-    read_request,
-)
+from actgent.journal.postgres import DeadMessage, drop_dead, note_retried, read_dead, read_request
 from actgent.journal.records import Accepted
 from actgent.messages import Message
 
@@ -54,44 +46,34 @@ async def find_dead(journal: str, message_id: str, *, session_id: str | None = N
     raise ConfigurationError(f"no message {quoted(message_id)} was given up{place}: {hint}")
 
 
-async def retry_dead(journal: str, pool: str, message_id: str, *, session_id: str | None = None) -> str:
-    """Send a message again that was given up, to its session; return its new id when it was accepted.
+async def retry_dead(
+    journal: str, broker: str, pool: str, message_id: str, *, session_id: str | None = None
+) -> str:
+    """Say a message again that was given up, to its session; returns its new id when it was accepted.
 
-    The new id is the same each time, so it is sent once, however often and by however many this is called. Of a request nothing
-    was accepted: it is sent as it was, and its message keeps its id.
+    The new id is the same each time, so whoever repeats this, or does it beside somebody else, says it once. Of a request
+    nothing was accepted: it is sent as it was, and what it says keeps its id.
 
     Raises:
-        ConfigurationError: No message has this id, or several have, or no person sent it.
-        ServerUnreachable: No node has answered.
-        ActgentError: As `RemoteSession.chat`, or as the request raises.
+        ConfigurationError: there is none of this id, or several, or no person said it.
+        BrokerLost: no node has answered.
+        ActgentError: as `RemoteSession.chat`, or as the request raises.
     """
     dead = await find_dead(journal, message_id, session_id=session_id)
     if dead.is_request:
-        await _send_again(journal, pool, dead)
+        await _send_again(broker, pool, dead, await _read_request(journal, dead))
         await note_retried(journal, dead, dead.message_id)
         return dead.message_id
     message = await _read(journal, dead)
-    async with (
-        _open_transport(journal, pool, owner=message.sender.name) as transport,
-        open_client(transport) as client,
-    ):
+    async with open_broker_client(
+        broker, name="", owner=message.sender.name, pool=pool, patience=PATIENCE
+    ) as client:
         session = await client.agent(dead.agent).open_session(dead.session_id)
         again = await session.chat(
             message.parts, priority=message.priority, metadata=message.metadata, message_id=_next_id(dead)
         )
     await note_retried(journal, dead, again)
     return again
-
-
-@asynccontextmanager
-async def _open_transport(journal: str, pool: str, *, owner: str) -> AsyncGenerator[NodeTransport, None]:
-    """An `async with` block with a way to the nodes of a pool, for a process that is not one of them."""
-    async with follow_pool(journal, pool) as directory, trio.open_nursery() as nursery:
-        key = await read_cluster_key(journal)
-        transport = NodeTransport(directory, key=key, now=time.time, owner=owner)
-        nursery.start_soon(transport.run)
-        yield transport
-        nursery.cancel_scope.cancel()
 
 
 async def drop_message(journal: str, message_id: str, *, session_id: str | None = None) -> None:
@@ -104,22 +86,26 @@ async def drop_message(journal: str, message_id: str, *, session_id: str | None 
     await drop_dead(journal, await find_dead(journal, message_id, session_id=session_id))
 
 
-async def _send_again(journal: str, pool: str, dead: DeadMessage) -> None:
-    request = await read_request(journal, dead)
-    if request is None:
-        raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped in the meantime")
-    known = decode_pending(request)
+async def _read_request(journal: str, dead: DeadMessage) -> WireRequest:
+    body = await read_request(journal, dead)
+    asked = None if body is None else decode_message(body, properties())
+    if not isinstance(asked, WireRequest):
+        raise ConfigurationError(f"the request {quoted(dead.message_id)} was dropped meanwhile")
+    if asked.verb in (ASK, CANCEL):
+        raise ConfigurationError(
+            f"the request {quoted(dead.message_id)} is of another pool, which has been told that it failed: "
+            "only what a person has asked can be asked again"
+        )
+    return asked
+
+
+async def _send_again(broker: str, pool: str, dead: DeadMessage, asked: WireRequest) -> None:
+    link = BrokerLink(parse_broker(broker), name="actgent cluster")
     pauses, until = Pauses(), trio.current_time() + PATIENCE
-    async with _open_transport(journal, pool, owner=known.caller) as transport:
+    async with open_broker_transport(link, name="", pool=pool, owner=asked.owner) as transport:
         while True:
             try:
-                status, data = await transport.exchange(
-                    known.form,
-                    session_id=dead.session_id,
-                    owner=known.caller,
-                    scopes=known.scopes,
-                    seconds=0.0,
-                )
+                status, data = await transport.exchange(dead.session_id, asked, seconds=0.0)
             except ConnectionLost as lost:
                 error: ActgentError = transport.lost(str(lost), was_sent=lost.was_sent)
             else:

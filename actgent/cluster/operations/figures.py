@@ -1,4 +1,4 @@
-"""What a node counts of itself: partitions that it took over, turns that moved, and requests that were relayed to it."""
+"""What a node counts of itself: partitions that it took over, turns that moved, and how soon it answers."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -14,15 +14,17 @@ from actgent.support import span_names as names
 from actgent.support.logs import Each, logger_of
 from actgent.support.tracing import Attribute, OpenSpan
 
+BUSY = 429
+"""The status of a request that is refused because too much waits."""
 OnSeconds = Callable[[str, str, float], object]
-"""Called with `takeover`, the reason of the takeover, and seconds."""
+"""Gets what took so long (`takeover`, `accept`, `told`), the reason of a takeover, and seconds."""
 _HOW = {"on_seconds", "now", "_under_way"}
 _log = logger_of(__name__)
 
 
 @attrs.define
 class _Takeover:
-    """A partition that is being taken, and not served yet."""
+    """A partition that the broker has handed over, and that is not served yet."""
 
     since: float
     span: OpenSpan | None
@@ -38,8 +40,11 @@ class NodeFigures:
     takeover_seconds: float = 0.0
     evicted: int = 0
     lost: int = 0
-    relayed: int = 0
-    """Requests that other nodes relayed to this one."""
+    busy: int = 0
+    accepted: int = 0
+    accept_seconds: float = 0.0
+    told: int = 0
+    tell_seconds: float = 0.0
     on_seconds: OnSeconds | None = None
     """None: nobody wants to know."""
     now: Callable[[], float] = trio.current_time
@@ -55,7 +60,7 @@ class NodeFigures:
     # --- takeovers -----------------------------------------------------------------------
 
     def begin_takeover(self, partition: int, stream: EventStream) -> None:
-        """Note that a partition is being taken."""
+        """The broker has handed a partition over."""
         if partition in self._under_way:
             return
         facts: dict[str, Attribute] = {names.OPERATION: names.TAKE_OVER, names.PARTITION: partition}
@@ -98,6 +103,21 @@ class NodeFigures:
         if known.span is not None:
             known.span.end({names.REASON: reason})
         return seconds
+
+    # --- requests ------------------------------------------------------------------------
+
+    def note_answer(self, status: int, seconds: float) -> None:
+        """A request with an effect was answered."""
+        self.accepted += 1
+        self.accept_seconds += seconds
+        self.busy += status == BUSY
+        self._tell("accept", "", seconds)
+
+    def note_told(self, seconds: float) -> None:
+        """The broker has a piece of an answer."""
+        self.told += 1
+        self.tell_seconds += seconds
+        self._tell("told", "", seconds)
 
     def _tell(self, what: str, reason: str, seconds: float) -> None:
         if self.on_seconds is not None:

@@ -1,27 +1,25 @@
-"""The state of a cluster, read from its database by a process that is not a node."""
+"""A cluster seen from outside: its nodes by their beacons, its partitions by the database, its queues by the broker."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import attrs
 import trio
+from pamqp import commands
 
+from actgent.cluster.amqp import Channel, ChannelClosed, Connection, open_connection, parse_broker
+from actgent.cluster.members import EVERY, Members
+from actgent.cluster.queues import beacon_exchange, partition_queue, shared_queue
+from actgent.cluster.wire import Beacon, Leave, decode_message, encode_message, properties
 from actgent.errors import ConfigurationError, nearest
 from actgent.errors.printable import quoted
-from actgent.journal.postgres import (
-    ClusterTables,
-    NodeStatus,
-    layout as layouts,
-    mark_leaving,
-    partition_of_slot,
-    read_cluster_tables,
-)
+from actgent.journal.postgres import ClusterTables, layout as layouts, partition_of_slot, read_cluster_tables
 
+HEARING = 3 * EVERY
+"""Seconds in which each node that is there has said so."""
 LEAVING = 60.0
 """Seconds that a node has to hand over what it serves."""
-LOOK = 0.2
-"""Seconds between two looks at whether it did."""
 
 
 @attrs.frozen(kw_only=True)
@@ -30,14 +28,14 @@ class PartitionStatus:
 
     partition: int
     owner: str
-    """Name of the node that took it last; empty: none ever did."""
+    """Who took it last; empty: nobody ever had it."""
     epoch: int
     since: datetime
     """When it was taken."""
     is_served: bool
-    """True: its owner lives, and did not give it back."""
-    pending: int
-    """Messages that wait for an owner."""
+    """True: a node that is there says that it serves it."""
+    waiting: int
+    """Requests that nobody has."""
     unfinished: int
     """Sessions that are in the middle of something."""
     lag: float
@@ -46,71 +44,73 @@ class PartitionStatus:
 
 @attrs.frozen(kw_only=True)
 class ClusterStatus:
-    """The state of a pool."""
+    """How a cluster is."""
 
     layout: layouts.PoolLayout
-    nodes: Sequence[NodeStatus]
+    nodes: Sequence[Beacon]
     partitions: Sequence[PartitionStatus]
-    unhosted: dict[str, int]
-    """By agent, open sessions of the pool whose agent no live node hosts."""
-    suspects: int
-    """Sessions in whose turns processes died."""
-    dead: int
-    """Messages that were given up."""
-
-    @property
-    def is_whole(self) -> bool:
-        """True if every partition is served, and every session's agent is hosted."""
-        return bool(self.nodes) and not self.unhosted and all(each.is_served for each in self.partitions)
 
 
-async def look_at_cluster(journal: str, pool: str) -> ClusterStatus:
-    """Return the state of a pool.
+class ClusterWatch:
+    """Who looks at a cluster."""
 
-    Args:
-        journal: address of the database, `postgresql://...`.
-        pool: name of the pool.
+    def __init__(self, connection: Connection, channel: Channel, pool: str) -> None:
+        self._connection, self._channel, self._pool = connection, channel, pool
+        self._members = Members()
 
-    Raises:
-        ConfigurationError: no node has been there yet, or the address is none.
-        JournalFailed: the database cannot be read.
-    """
-    tables = await read_cluster_tables(journal, pool)
-    layout = await layouts.read_layout(journal, pool)
-    hosted = {agent for node in tables.nodes for agent in node.agents}
-    return ClusterStatus(
-        layout=layout,
-        nodes=tables.nodes,
-        partitions=_join(tables, layout),
-        unhosted={agent: count for agent, count in tables.sessions.items() if agent not in hosted},
-        suspects=tables.suspects,
-        dead=tables.dead,
-    )
+    async def nodes(self, seconds: float = HEARING) -> dict[str, Beacon]:
+        """The nodes that are there, after listening for so long; none at once where nobody takes from the queue of all."""
+        if (shared := await self._look(shared_queue(self._pool).name)) is None or not shared.consumer_count:
+            return {}
+        exchange = beacon_exchange(self._pool)
+        await self._channel.declare_exchange(exchange, "fanout")
+        queue = (await self._channel.declare_queue(exclusive=True, auto_delete=True)).queue or ""
+        await self._channel.bind(queue, exchange)
+        with trio.move_on_after(seconds):
+            async with await self._channel.consume(queue) as consumer:
+                async for delivery in consumer:
+                    delivery.acknowledge()
+                    message = decode_message(delivery.body, delivery.properties)
+                    if isinstance(message, Beacon):
+                        self._members.hear(message, trio.current_time())
+        return dict(sorted(self._members.known(trio.current_time()).items()))
 
+    async def waiting(self, partition: int, generation: int) -> int:
+        """Requests in the queue of a partition, without its token, which lies there while nobody has it; 0 if there is no queue."""
+        form = partition_queue(self._pool, generation, partition, self._connection.agreed.version)
+        queue = await self._look(form.name)
+        if queue is None or not queue.message_count:
+            return 0
+        return queue.message_count - (not queue.consumer_count)
 
-async def drain(journal: str, pool: str, name: str) -> str:
-    """Have a node hand over all that it serves, and end; returns its whole name when it has.
+    async def _look(self, queue: str) -> commands.Queue.DeclareOk | None:
+        """What the broker says of a queue; None: there is none."""
+        channel = await self._connection.open_channel()
+        try:
+            return await channel.declare_queue(queue, passive=True)
+        except ChannelClosed:
+            return None
+        finally:
+            channel.close()
 
-    Args:
-        journal: address of the database.
-        pool: name of the pool.
-        name: name of the node, or the beginning of it before a `-`.
+    async def drain(self, name: str) -> str:
+        """Have a node hand over all that it serves, and end; returns its whole name when it has.
 
-    Raises:
-        ConfigurationError: no node has this name, or several begin so; or it did not leave in time.
-        JournalFailed: the database cannot be read or written.
-    """
-    nodes = (await read_cluster_tables(journal, pool)).nodes
-    node = _find(name, sorted(each.name for each in nodes))
-    await mark_leaving(journal, pool, node)
-    with trio.move_on_after(LEAVING):
-        while True:
-            tables = await read_cluster_tables(journal, pool)
-            owned = [each for each in tables.partitions if each.owner == node and not each.is_given_back]
-            if not owned or node not in {each.name for each in tables.nodes}:
-                return node
-            await trio.sleep(LOOK)
-    raise ConfigurationError(f"the node {quoted(node)} was asked to leave, and still serves partitions")
+        Raises:
+            ConfigurationError: there is no such node, or several begin so; or it has not left in time.
+        """
+        node = _find(name, sorted(await self.nodes()))
+        channel = await self._connection.open_channel(confirms=True)
+        await channel.publish(
+            "", encode_message(Leave(node=node)), properties(), exchange=beacon_exchange(self._pool)
+        )
+        with trio.move_on_after(LEAVING):
+            while (beacon := (await self.nodes()).get(node)) is not None and (
+                beacon.owned or not beacon.is_leaving
+            ):
+                await trio.lowlevel.checkpoint()
+            return node
+        raise ConfigurationError(f"the node {quoted(node)} was asked to leave, and still serves partitions")
 
 
 def _find(name: str, known: Sequence[str]) -> str:
@@ -122,25 +122,48 @@ def _find(name: str, known: Sequence[str]) -> str:
     raise ConfigurationError(f"there is no node {quoted(name)}: {nearest(name, known)}")
 
 
-def _join(tables: ClusterTables, layout: layouts.PoolLayout) -> list[PartitionStatus]:
+@asynccontextmanager
+async def open_cluster_watch(broker: str, pool: str) -> AsyncGenerator[ClusterWatch, None]:
+    """An `async with` block that looks at the cluster of a broker.
+
+    Raises:
+        BrokerLost: the broker cannot be reached.
+        ConfigurationError: it lets nobody in, or the address is none.
+    """
+    async with open_connection(parse_broker(broker), name="actgent cluster") as connection:
+        yield ClusterWatch(connection, await connection.open_channel(prefetch=100), pool)
+
+
+async def look_at_cluster(broker: str, journal: str, pool: str) -> ClusterStatus:
+    """How a cluster is just now; raises as `open_cluster_watch`, and `JournalFailed`."""
+    tables = await read_cluster_tables(journal, pool)
+    layout = await layouts.read_layout(journal, pool)
+    async with open_cluster_watch(broker, pool) as watch:
+        nodes = await watch.nodes()
+        waiting = {
+            row.partition: await watch.waiting(row.partition, layout.generation) for row in tables.partitions
+        }
+    there, partitions = tuple(nodes.values()), tuple(_join(tables, layout, nodes, waiting))
+    return ClusterStatus(layout=layout, nodes=there, partitions=partitions)
+
+
+def _join(
+    tables: ClusterTables, layout: layouts.PoolLayout, nodes: dict[str, Beacon], waiting: dict[int, int]
+) -> list[PartitionStatus]:
     unfinished: dict[int, int] = {}
     lags: dict[int, float] = {}
     for slot, count in tables.unfinished.items():
         partition = partition_of_slot(slot, layout.partitions)
         unfinished[partition] = unfinished.get(partition, 0) + count
         lags[partition] = max(lags.get(partition, 0.0), tables.lags[slot])
-    pending = Counter[int]()
-    for slot, count in tables.pending.items():
-        pending[partition_of_slot(slot, layout.partitions)] += count
-    live = {each.name for each in tables.nodes}
     return [
         PartitionStatus(
             partition=row.partition,
             owner=row.owner,
             epoch=row.epoch,
             since=row.since,
-            is_served=row.owner in live and not row.is_given_back,
-            pending=pending[row.partition],
+            is_served=row.owner in nodes and row.partition in nodes[row.owner].owned,
+            waiting=waiting[row.partition],
             unfinished=unfinished.get(row.partition, 0),
             lag=lags.get(row.partition, 0.0),
         )

@@ -15,7 +15,6 @@ from actgent.errors import ConfigurationError
 from actgent.support.postgres_address import split_schema
 
 from .connecting import Connection, connection_to, errors_translated, is_not_yet, one_row, patiently
-from .liveness import IS_UNLOCKED, LEASE
 from .statements import IS_UNFINISHED
 
 _PARTITIONS = "SELECT p, owner, epoch, since, clean FROM partitions WHERE pool = %s ORDER BY p"
@@ -23,17 +22,7 @@ _UNFINISHED = (
     "SELECT slot, count(*), extract(epoch FROM now())::float8 - min(updated_at) FROM sessions "  # noqa: S608
     f"WHERE slot >= 0 AND {IS_UNFINISHED} GROUP BY slot"
 )
-_NODES = f"""
-SELECT name, address, agents, release, reads, is_leaving,
-    (SELECT count(*) FROM partitions AS t WHERE t.pool = nodes.pool AND t.owner = nodes.name AND NOT t.clean)
-FROM nodes WHERE pool = %s AND heartbeat > clock_timestamp() - interval '{LEASE} s' AND NOT ({IS_UNLOCKED}) ORDER BY name
-"""  # noqa: S608 - words of our own
-_PENDING = "SELECT slot, count(*) FROM pending_messages WHERE pool = %s GROUP BY 1"
-_SESSIONS = """
-SELECT s.agent, count(*) FROM sessions AS s JOIN hosts AS h ON h.agent = s.agent AND h.pool = %s
-WHERE NOT s.closed GROUP BY s.agent
-"""
-_MARK_LEAVING = "UPDATE nodes SET is_leaving = true WHERE pool = %s AND name = %s"
+
 _DEAD = (
     "SELECT session_id, agent, message_id, reason, at, retried_as, request IS NOT NULL FROM dead "
     "ORDER BY at, message_id"
@@ -58,24 +47,6 @@ class PartitionRow:
 
 
 @attrs.frozen(kw_only=True)
-class NodeStatus:
-    """A live node."""
-
-    name: str
-    address: str
-    """Base URL at which other nodes reach it."""
-    agents: tuple[str, ...]
-    """Agents that it hosts."""
-    release: str
-    reads: int
-    """Highest form of the pool's records that it reads."""
-    is_leaving: bool
-    """True: it hands its partitions over."""
-    partitions: int
-    """Number of partitions that it owns."""
-
-
-@attrs.frozen(kw_only=True)
 class DeadMessage:
     """A message that was given up, as each process died that worked on it."""
 
@@ -94,13 +65,7 @@ class DeadMessage:
 class ClusterTables:
     """All of it."""
 
-    nodes: tuple[NodeStatus, ...]
-    """Nodes of the pool that live."""
     partitions: tuple[PartitionRow, ...]
-    pending: dict[int, int]
-    """By slot, messages that wait for an owner."""
-    sessions: dict[str, int]
-    """By agent of the pool, sessions that are not closed."""
     unfinished: dict[int, int]
     """By slot, sessions that are in the middle of something."""
     lags: dict[int, float]
@@ -128,10 +93,7 @@ def _read(connection: Connection, pool: str) -> ClusterTables:
     (dead,) = one_row(connection, "SELECT count(*) FROM dead")
     known = tuple(map(_to_row, rows))
     return ClusterTables(
-        nodes=tuple(map(_to_node, connection.execute(_NODES, (pool,)).fetchall())),
         partitions=known,
-        pending=dict(connection.execute(_PENDING, (pool,)).fetchall()),
-        sessions=dict(connection.execute(_SESSIONS, (pool,)).fetchall()),
         unfinished={slot: count for slot, count, _ in unfinished},
         lags={slot: max(0.0, lag) for slot, _, lag in unfinished},
         suspects=suspects,
@@ -142,24 +104,6 @@ def _read(connection: Connection, pool: str) -> ClusterTables:
 def _to_row(columns: tuple[Any, ...]) -> PartitionRow:
     number, owner, epoch, since, clean = columns
     return PartitionRow(partition=number, owner=owner, epoch=epoch, since=since, is_given_back=clean)
-
-
-def _to_node(columns: tuple[Any, ...]) -> NodeStatus:
-    name, address, agents, release, reads, is_leaving, partitions = columns
-    return NodeStatus(
-        name=name,
-        address=address,
-        agents=tuple(agents),
-        release=release,
-        reads=reads,
-        is_leaving=is_leaving,
-        partitions=partitions,
-    )
-
-
-async def mark_leaving(url: str, pool: str, node: str) -> None:
-    """Have a node hand over what it serves, at its next look; raises as `read_cluster_tables`."""
-    await _run(url, _MARK_LEAVING, pool, node)
 
 
 async def read_dead(url: str) -> tuple[DeadMessage, ...]:
@@ -173,14 +117,6 @@ async def read_request(url: str, message: DeadMessage) -> bytes | None:
     """The request that was given up, as a node had it; None if it is not there any more. Raises as `read_cluster_tables`."""
     rows = await _run(url, _REQUEST, message.session_id, message.agent, message.message_id)
     return rows[0][0] if rows else None
-
-
-async def read_cluster_key(url: str) -> bytes:
-    """Return the key with which nodes sign requests; raises as `read_cluster_tables`, also if no node has run yet."""
-    rows = await _run(url, "SELECT key FROM cluster_key")
-    if not rows:
-        raise ConfigurationError("no node of this database has run yet")
-    return bytes(rows[0][0])
 
 
 async def note_retried(url: str, message: DeadMessage, retried_as: str) -> None:

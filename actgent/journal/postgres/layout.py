@@ -1,8 +1,8 @@
-"""How a pool is laid out: how many partitions it has, in which generation, and in which form its nodes write.
+"""How a pool is laid out: how many partitions it has, in which generation of queues, and in which form its nodes write.
 
-A form is how a release writes what others read: the journal, and the requests between nodes. Nodes of two releases run side
+A form is how a release writes what others read: the journal, and the messages at the broker. Nodes of two releases run side
 by side while both read what the pool writes; the newer release writes the old form until a person raises it.
-The number of partitions changes only while no node runs, and each number begins a new generation.
+The number of partitions changes only while no node runs: the generation after has queues of its own.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,10 @@ from .cluster_tables import run_connected
 from .connecting import Connection, in_transaction
 from .partitions import check_partitions, partition_of_slot, slots_of
 
-READS = 2
-"""The highest form that this release reads, and what a new pool writes. Form 1 is that of nodes that used RabbitMQ."""
+READS = 1
+"""The highest form that this release reads, and what a new pool writes. It reads all lower ones."""
 ACTIVE, MOVING, PAST = "active", "moving", "past"
-"""States of a generation: nodes serve it; its partitions are being made, and no node may run; a later one replaced it."""
+"""States of a generation: nodes serve it; its queues are being filled, and no node may run; its queues are gone."""
 T = TypeVar("T")
 BEGIN_POOL = (
     f"INSERT INTO cluster (pool, generation, partitions, writes, state) SELECT %s, 1, %s, %s, '{ACTIVE}' "  # noqa: S608

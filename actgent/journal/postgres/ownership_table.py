@@ -12,18 +12,14 @@ from actgent.support.storage_thread import StorageThread
 
 from .connecting import Connection, break_off, connection_to, errors_translated, is_not_yet, patiently
 from .layout import IS_TAKEN_FROM, PoolLayout, layout_of
-from .liveness import LOCK_OF_NODE
 from .partitions import Taken
 
-CHANNEL_BYTES = 63
-"""Bytes that PostgreSQL allows for the name of a channel."""
 ANSWERING = 10.0
 """Seconds that the server may take, until the connection is dropped."""
-_COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[], %(seen)s::bigint[])"
-_NOTIFY = "SELECT pg_notify(%(channel)s, 'ownership')"
+_COLUMNS = "SELECT * FROM unnest(%(partitions)s::int[], %(epochs)s::bigint[])"
 _TAKE = f"""
 WITH layout AS MATERIALIZED ({IS_TAKEN_FROM}),
-wanted AS (SELECT given.p, given.epoch, given.seen FROM ({_COLUMNS}) AS given (p, epoch, seen), layout),
+wanted AS (SELECT given.p, given.epoch FROM ({_COLUMNS}) AS given (p, epoch), layout),
 old AS MATERIALIZED (
     SELECT t.p, t.epoch, t.owner, t.clean FROM partitions AS t JOIN wanted USING (p) WHERE t.pool = %(pool)s
     ORDER BY t.p FOR UPDATE OF t
@@ -31,24 +27,18 @@ old AS MATERIALIZED (
 new AS (
     INSERT INTO partitions AS t (pool, p, epoch, owner, since, clean)
     SELECT %(pool)s, wanted.p, 1, %(node)s, now(), false FROM wanted LEFT JOIN old USING (p)
-    WHERE (old.p IS NULL OR old.owner <> %(node)s OR old.epoch <> wanted.epoch)
-        AND coalesce(wanted.seen = coalesce(old.epoch, 0), true) ORDER BY wanted.p
+    WHERE old.p IS NULL OR old.owner <> %(node)s OR old.epoch <> wanted.epoch ORDER BY wanted.p
     ON CONFLICT (pool, p) DO UPDATE SET epoch = t.epoch + 1, owner = %(node)s, since = now(), clean = false
     RETURNING p, epoch
-),
-notified AS MATERIALIZED ({_NOTIFY} FROM new LIMIT 1)
-SELECT wanted.p, wanted.epoch, new.epoch, old.owner, old.clean, old.epoch, (SELECT count(*) FROM notified)
+)
+SELECT wanted.p, wanted.epoch, new.epoch, old.owner, old.clean
 FROM wanted LEFT JOIN new USING (p) LEFT JOIN old USING (p) ORDER BY wanted.p
 """  # noqa: S608 - names of our own
-_GIVE_BACK = f"""
-WITH given AS MATERIALIZED (
-    UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t
-    JOIN ({_COLUMNS} AS given (p, epoch, seen)) AS given USING (p, epoch)
-    WHERE t.pool = %(pool)s AND t.owner = %(node)s ORDER BY t.p FOR UPDATE OF t) AS held
-    WHERE partitions.pool = %(pool)s AND partitions.p = held.p RETURNING held.p
+_GIVE_BACK = (
+    "UPDATE partitions SET clean = true FROM (SELECT t.p FROM partitions AS t "  # noqa: S608
+    f"JOIN ({_COLUMNS} AS given (p, epoch)) AS given USING (p, epoch) WHERE t.pool = %(pool)s AND t.owner = %(node)s ORDER BY t.p FOR UPDATE OF t"
+    ") AS held WHERE partitions.pool = %(pool)s AND partitions.p = held.p"
 )
-{_NOTIFY} FROM given LIMIT 1
-"""  # noqa: S608 - as above
 _LOOK = """
 SELECT t.p, t.epoch, c.generation, c.partitions, c.writes, c.state
 FROM (SELECT * FROM cluster WHERE pool = %(pool)s ORDER BY generation DESC LIMIT 1) AS c
@@ -57,52 +47,33 @@ LEFT JOIN partitions AS t ON t.pool = c.pool AND t.owner = %(node)s
 T = TypeVar("T")
 
 
-def channel_of(pool: str) -> str:
-    """Return the name of the channel on which a pool's nodes notify each other of changes."""
-    return f"actgent_{pool}".encode()[:CHANNEL_BYTES].decode("utf-8", "ignore")
-
-
 class OwnershipTable:
     """The partitions of one pool, for one process."""
 
     def __init__(self, address: str, schema: str, *, pool: str, node: str) -> None:
         self._address, self._schema = address, schema
-        self._who = {"pool": pool, "node": node, "channel": channel_of(pool)}
+        self._who = {"pool": pool, "node": node}
         self._connection: Connection | None = None
         self._thread: StorageThread | None = None
         self._turn = trio.Lock()
 
     async def take(
-        self,
-        epochs: Mapping[int, int],
-        *,
-        generation: int,
-        reads: int,
-        identity: bytes,
-        seen: Mapping[int, int] | None = None,
-    ) -> list[Taken] | None:
+        self, epochs: Mapping[int, int], *, generation: int, reads: int, identity: bytes
+    ) -> list[Taken]:
         """Become the owner of these partitions, in one statement; each with the epoch in which we think that we own it, or -1.
 
-        Writes that are under way end before; those that come after find the new epoch. With `seen`, a partition is taken only
-        if its epoch is still this one (0: it has no row), so of several nodes one takes it.
-
-        Returns:
-            What is ours now. None if the pool has another generation, writes a higher form than we read, or is of a journal
-            with another identity: then nothing can be taken.
+        Writes that are under way end before; those that come after find the new epoch. None is ours if the pool has another
+        generation by now, writes a higher form than we read, or is of a journal with another identity.
         """
-        columns = None if seen is None else [seen[each] for each in epochs]
-        known = {"generation": generation, "reads": reads, "identity": identity, "seen": columns}
+        known = {"generation": generation, "reads": reads, "identity": identity}
         rows = await self._run(self._select, _TAKE, epochs, **known)
-        found = [self._taken(columns) for columns in rows]
-        return [each for each in found if each is not None] if rows or not epochs else None
+        return [self._taken(columns) for columns in rows]
 
-    def _taken(self, columns: tuple[Any, ...]) -> Taken | None:
-        number, known, new, before, clean, old_epoch, _ = columns
-        if new is not None:
-            return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
-        if before == self._who["node"] and old_epoch == known:
-            return Taken(partition=number, epoch=known, before=before, is_kept=True)
-        return None
+    def _taken(self, columns: tuple[int, int, int | None, str | None, bool | None]) -> Taken:
+        number, known, new, before, clean = columns
+        if new is None:
+            return Taken(partition=number, epoch=known, before=self._who["node"], is_kept=True)
+        return Taken(partition=number, epoch=new, before=before or "", was_clean=clean is not False)
 
     async def give_back(self, epochs: Mapping[int, int]) -> None:
         """Say of partitions, with their epochs, that nothing in them was left in the middle; nothing for those that another one has."""
@@ -139,7 +110,7 @@ class OwnershipTable:
 
     async def _run(self, fn: Callable[..., T], sql: str, epochs: Mapping[int, int], **values: Any) -> T:
         """Run a statement about some partitions to its end: who is cancelled would not know whose the partitions are."""
-        columns = {"partitions": list(epochs), "epochs": list(epochs.values()), "seen": None}
+        columns = {"partitions": list(epochs), "epochs": list(epochs.values())}
         return await self._run_whole(fn, sql, {**self._who, **columns, **values})
 
     async def _run_whole(self, fn: Callable[..., T], sql: str, values: Mapping[str, Any]) -> T:
@@ -182,20 +153,10 @@ class OwnershipTable:
 
     def _open(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            connection = connection_to(self._address)
-            try:
-                schema = psycopg.sql.Identifier(self._schema)
-                connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
-                self._begin(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
+            self._connection = connection_to(self._address)
+            schema = psycopg.sql.Identifier(self._schema)
+            self._connection.execute(psycopg.sql.SQL("SET search_path TO {}").format(schema))
         return self._connection
-
-    def _begin(self, connection: Connection) -> None:
-        """Hold a lock that shows that the process lives; see `node_table`."""
-        connection.execute(LOCK_OF_NODE, self._who)
 
     def _disconnect(self) -> None:
         if self._connection is not None:

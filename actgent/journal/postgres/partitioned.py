@@ -28,10 +28,8 @@ from .connecting import OPTIONS, Connection, in_transaction, one_row
 from .hosts import HostTable
 from .journal import WRITING, PostgresJournal
 from .layout import BEGIN_POOL, SELECT_LAYOUTS, PoolLayout, check_layout, layout_of
-from .node_table import NodeTable
 from .ownership_table import OwnershipTable
 from .partitions import SLOTS, PartitionsLost, Taken, check_partitions, slot_of, slots_of
-from .pending_messages import PendingMessageTable
 from .schema import migrate_schema
 from .suspects import SuspectTable
 
@@ -54,7 +52,7 @@ class PartitionedJournal(PostgresJournal):
         *,
         node: str,
         pool: str = "default",
-        partitions: int = 256,
+        partitions: int = 64,
         on_lost: Callable[[Mapping[int, int]], object] = lambda _: None,
     ) -> None:
         """Args: `node` is this process, and no other one ever; `partitions` are those of a new pool.
@@ -78,11 +76,9 @@ class PartitionedJournal(PostgresJournal):
         self._pool = pool
         self._on_lost = on_lost
         self._table = OwnershipTable(self._address, self._schema, pool=pool, node=node)
-        self.nodes = NodeTable(self._address, self._schema, pool=pool, node=node)
         self.suspects = SuspectTable(self._table, self.partition_of)
         self.allowances = AllowanceTable(self._table)
         self.hosts = HostTable(self._table, pool)
-        self.pending_messages = PendingMessageTable(self._table)
         self._backend: tuple[Any, ...] | None = None
         """The writer's process on the server."""
         self._owned_before: dict[int, int] = {}
@@ -123,45 +119,26 @@ class PartitionedJournal(PostgresJournal):
                 return session_id
         raise PartitionsLost(range(self.count))
 
-    async def take(self, partitions: Iterable[int], *, seen: Mapping[int, int] | None = None) -> list[Taken]:
-        """Become the owner of partitions, and read again what was known of their sessions.
-
-        Args:
-            partitions: their numbers.
-            seen: the last known epoch of each. One that has another epoch by now is left out, as another process took it.
-                Without `seen`, the partitions are taken from any owner.
+    async def take(self, partitions: Iterable[int]) -> list[Taken]:
+        """Become the owner of partitions, whoever owns them; what was known of their sessions is read again.
 
         Raises:
             JournalFailed: the database does not answer; some may be taken, and can be taken again.
-            Fenced: the pool has another generation, writes a form that this process does not read, or is another
-                journal's: this process can take nothing.
+            Fenced: the pool is laid out anew, writes a form that this process does not read, or is another journal's: it may take
+            nothing.
         """
         wanted = {each: self.owned.get(each, -1) for each in sorted(set(partitions))}
         generation = self.layout.generation
         taken = await self._table.take(
-            wanted, generation=generation, reads=self.reads, identity=self.identity, seen=seen
+            wanted, generation=generation, reads=self.reads, identity=self.identity
         )
-        if taken is None:
+        if wanted and not taken:
             raise Fenced("the partitions of this pool are not for this process any more: start it again")
         new = [each for each in taken if not each.is_kept]
         self._lose([each.partition for each in new])
         for each in new:
             self.owned[each.partition] = each.epoch
         return taken
-
-    def drop_lost(self, owners: Mapping[int, tuple[str, int]]) -> None:
-        """Drop each owned partition for which the database names another owner, or a later epoch; `on_lost` gets them.
-
-        Args:
-            owners: name and epoch of the owner of each partition, as the database has it. Rows older than our own epoch are
-                ignored: they were read before we took the partition.
-        """
-        gone = {
-            each
-            for each, epoch in self.owned.items()
-            if (found := owners.get(each)) is not None and found != (self.node, epoch) and found[1] >= epoch
-        }
-        self._lose(gone)
 
     async def give_back(self, partitions: Iterable[int]) -> None:
         """Let others have partitions: all that was queued is written before, and nothing of them after.
@@ -188,14 +165,6 @@ class PartitionedJournal(PostgresJournal):
             for each, epoch in given.items():
                 self.owned.setdefault(each, epoch)
             raise
-
-    async def notify(self, payload: str) -> None:
-        """Notify all nodes of the pool; see `channel_of`.
-
-        Raises:
-            JournalFailed: the database does not answer.
-        """
-        await self._table.select("SELECT pg_notify(%(channel)s, %(payload)s)", {"payload": payload})
 
     async def look(self) -> list[int]:
         """Find out which partitions others have taken; returns them, as `on_lost` gets them."""
@@ -234,7 +203,6 @@ class PartitionedJournal(PostgresJournal):
 
     def _let_go(self) -> None:
         self._table.close()
-        self.nodes.close()
         super()._let_go()
 
     def _own(self, connection: Connection) -> None:

@@ -137,26 +137,6 @@ MIGRATIONS: Sequence[str] = (
     """,
     # The record of a change of the state has a further field, `patches`.
     "SELECT 1",
-    # Of a cluster: its nodes, the key that signs what they send to each other, and messages that wait for an owner.
-    # A heartbeat changes no index, so half-full pages keep its updates in place. Nodes that use a broker read form 1 only.
-    """
-    UPDATE cluster SET writes = 2 WHERE writes < 2;
-    CREATE TABLE nodes (
-        pool text, name text, address text NOT NULL, agents text[] NOT NULL, release text NOT NULL,
-        reads smallint NOT NULL, lock_key bigint NOT NULL, heartbeat timestamptz NOT NULL,
-        is_leaving boolean NOT NULL, PRIMARY KEY (pool, name)
-    ) WITH (fillfactor = 50);
-    CREATE TABLE cluster_key (is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only), key bytea NOT NULL);
-    CREATE TABLE pending_messages (
-        number bigint GENERATED ALWAYS AS IDENTITY, pool text NOT NULL, slot smallint NOT NULL,
-        session_id text NOT NULL, message_id text NOT NULL, request bytea NOT NULL,
-        created_at timestamptz NOT NULL DEFAULT now(), deliveries smallint NOT NULL DEFAULT 0,
-        PRIMARY KEY (session_id, message_id)
-    );
-    CREATE INDEX pending_messages_order ON pending_messages (pool, slot, number);
-    ALTER TABLE suspects ADD COLUMN records bigint NOT NULL DEFAULT 0, ADD COLUMN is_open boolean NOT NULL DEFAULT true,
-        ADD COLUMN alone_at text NOT NULL DEFAULT '';
-    """,
 )
 """The n-th leads from schema version n to n + 1; what stands here never changes.
 

@@ -1,11 +1,10 @@
-"""Sessions in whose turns processes died: perhaps one of them kills its process.
+"""Sessions that were in the middle of something each time their process died: perhaps it died of them.
 
-A death counts for a session if its turn was begun again since the death before, and completed no model call since the first
-death that counted. A session with three such deaths is a suspect. Suspects are opened some at a time, and marked before. A
-death with one suspect opened alone counts for that one; after two in a row its message is given up.
+What is unfinished when a process has died is counted before any of it is opened. A session that is counted often is opened
+alone, and marked before; if the process dies even so, what it was at is buried, and the others go on.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -19,42 +18,30 @@ from .statements import IS_UNFINISHED
 CRASHES = 3
 """Deaths of processes after which a session is a suspect."""
 ALONE = 2
-"""Deaths of processes in a row that opened it alone after which its message is given up."""
+"""Deaths of processes that opened it alone after which its message is buried."""
 _OF = "slot = ANY(%(slots)s) AND agent = ANY(%(agents)s)"
 _UNFINISHED = f"{_OF} AND {IS_UNFINISHED}"
-_THESE = "(session_id, agent) IN (SELECT * FROM unnest(%(session_ids)s::text[], %(key_agents)s::text[]))"
 _FORGET = f"""
 DELETE FROM suspects AS s WHERE {_OF} AND NOT EXISTS (
     SELECT FROM sessions AS h WHERE h.session_id = s.session_id AND h.agent = s.agent
     AND length(h.pending) > 0 AND NOT h.suspended)
 """  # noqa: S608 - names of our own
-_NEAR = f"""
-SELECT session_id, agent, records FROM suspects AS s
-WHERE {_OF} AND s.crashes + s.is_open::int >= {CRASHES} AND s.crashes < {CRASHES}
-"""  # noqa: S608 - as above
-# What was opened alone by the dead node died of that; nothing else there counts.
 _COUNT = f"""
-INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch, records, is_open)
-SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch, h.records, false
-FROM (SELECT * FROM sessions WHERE {_UNFINISHED}) AS h
+INSERT INTO suspects AS s (session_id, agent, slot, crashes, alone, is_alone, epoch)
+SELECT h.session_id, h.agent, h.slot, 1, 0, false, t.epoch FROM (SELECT * FROM sessions WHERE {_UNFINISHED}) AS h
 JOIN partitions AS t ON t.pool = %(pool)s AND t.p = h.slot * %(partitions)s::int / {SLOTS} AND t.owner = %(node)s
 ON CONFLICT (session_id, agent) DO UPDATE SET
-    crashes = s.crashes + (s.is_open AND (s.is_alone OR NOT EXISTS (
-        SELECT FROM suspects AS a WHERE a.alone_at = ANY(%(dead)s::text[])
-    )))::int,
-    alone = s.alone + s.is_alone::int, is_alone = false, is_open = false, epoch = excluded.epoch
+    crashes = s.crashes + 1, alone = s.alone + s.is_alone::int, is_alone = false, epoch = excluded.epoch
 WHERE s.epoch <> excluded.epoch
 """  # noqa: S608 - as above
-_CLEAR_MANY = f"DELETE FROM suspects WHERE {_THESE}"  # noqa: S608 - as above
 _SUSPECTS = f"SELECT session_id, agent, crashes, alone FROM suspects WHERE {_OF} AND crashes >= {CRASHES}"  # noqa: S608 - as above
 _LEFT = f"SELECT true FROM suspects WHERE {_OF} LIMIT 1"  # noqa: S608 - as above
-_OPEN = f"UPDATE suspects SET is_open = true WHERE {_THESE} AND NOT is_open"  # noqa: S608 - as above
+_AGENTS = "SELECT agent FROM suspects WHERE session_id = %(session_id)s ORDER BY agent"
 _OURS = """
 WHERE session_id = %(session_id)s AND agent = %(agent)s
 AND EXISTS (SELECT FROM partitions WHERE pool = %(pool)s AND p = %(p)s AND owner = %(node)s FOR SHARE)
 """
-_MARK = f"UPDATE suspects SET is_open = true, is_alone = true, alone_at = %(node)s {_OURS}"  # noqa: S608 - as above
-_NOTE_SURVIVED = f"UPDATE suspects SET is_alone = false, alone_at = '', alone = 0 {_OURS}"  # noqa: S608 - as above
+_MARK = f"UPDATE suspects SET is_alone = %(is_alone)s {_OURS}"  # noqa: S608 - as above
 _CLEAR = f"DELETE FROM suspects {_OURS}"  # noqa: S608 - as above
 _BURY = """
 INSERT INTO dead (session_id, agent, message_id, reason, at, request) VALUES
@@ -68,48 +55,35 @@ class Suspect:
 
     key: SessionKey
     crashes: int
-    """Deaths of processes in which its turn ran."""
+    """Deaths of processes in which it was unfinished."""
     alone: int
-    """Of these, those in a row of processes that had opened it alone."""
+    """Of these, those of processes that had opened it alone."""
 
     @property
     def is_to_be_buried(self) -> bool:
         """True: it was tried alone often enough."""
         return self.alone >= ALONE
 
+    @property
+    def is_blamed(self) -> bool:
+        """True: since it is a suspect, processes have died only while it was opened alone."""
+        return self.crashes - CRASHES <= self.alone
+
 
 @attrs.frozen
 class SuspectTable:
-    """The suspects among the sessions of a cluster, and the messages that were given up."""
+    """The suspects among the sessions of a cluster, and the messages that were buried."""
 
     _table: OwnershipTable
     _partition_of: Callable[[str], int]
     """That of a session."""
 
-    async def list_near(
-        self, partitions: Iterable[int], of: int, agents: Collection[str]
-    ) -> Mapping[SessionKey, int]:
-        """Return the sessions that one more death makes suspects, with their number of records at the first death.
-
-        Raises:
-            JournalFailed: the database does not answer.
-        """
-        rows = await self._table.select(_NEAR, {"slots": slots_of(partitions, of), "agents": list(agents)})
-        return {SessionKey(agent, session_id): records for session_id, agent, records in rows}
-
     async def count(
-        self, partitions: Iterable[int], of: int, agents: Collection[str], *, dead: Collection[str]
+        self, partitions: Iterable[int], of: int, agents: Collection[str], *, has_died: bool
     ) -> list[Suspect]:
-        """Count the deaths of the owners of some partitions, and return the suspects in these.
+        """Count what is unfinished in some of so many partitions, if the process that had them has died; returns the suspects in it.
 
-        A death counts once in each epoch, however often this is called. Nothing is counted for partitions that another node
-        owns by now.
-
-        Args:
-            partitions: their numbers.
-            of: number of partitions of the pool.
-            agents: agents that this node hosts.
-            dead: names of the owners that died; empty if none did.
+        It is counted once in each epoch, however often this is called, and nothing of partitions that are not ours any more.
 
         Raises:
             JournalFailed: the database does not answer; it may be counted or not.
@@ -118,9 +92,9 @@ class SuspectTable:
             "slots": slots_of(partitions, of),
             "agents": list(agents),
             "partitions": of,
-            "dead": list(dead),
         }
-        for statement in (_FORGET, _COUNT) if dead else (_FORGET,):
+        statements = (_FORGET, _COUNT) if has_died else (_FORGET,)
+        for statement in statements:
             await self._table.execute(statement, values)
         rows = await self._table.select(_SUSPECTS, values)
         return [
@@ -128,47 +102,34 @@ class SuspectTable:
             for session_id, agent, crashes, alone in rows
         ]
 
+    async def agents_of(self, session_id: str) -> list[str]:
+        """The agents with a session of this id that was counted, as it was in the middle of something, and has not ended that."""
+        return [agent for (agent,) in await self._table.select(_AGENTS, {"session_id": session_id})]
+
     async def forget_ended(self, slots: Sequence[int], agents: Collection[str]) -> bool:
-        """Remove sessions that ended what they were at; returns True if others are left."""
+        """Take those off the list that have ended what they were at; returns True if others are left on it."""
         values = {"slots": list(slots), "agents": list(agents)}
         await self._table.execute(_FORGET, values)
         return bool(await self._table.select(_LEFT, values))
 
-    async def clear_all(self, keys: Iterable[SessionKey]) -> None:
-        """Remove sessions that completed a model call."""
-        if known := list(keys):
-            await self._table.execute(_CLEAR_MANY, _columns(known))
-
-    async def mark_open(self, keys: Iterable[SessionKey]) -> None:
-        """Note that sessions are about to be opened, so that the next death counts for them."""
-        if known := list(keys):
-            await self._table.execute(_OPEN, _columns(known))
-
-    async def mark_alone(self, key: SessionKey) -> None:
-        """Note that a session is about to be opened alone; nothing happens if another node owns it."""
-        await self._table.execute(_MARK, self._place(key))
-
-    async def note_survived(self, key: SessionKey) -> None:
-        """Note that the process lives although a session was opened alone; nothing happens if another node owns it."""
-        await self._table.execute(_NOTE_SURVIVED, self._place(key))
+    async def mark_alone(self, key: SessionKey, *, is_alone: bool) -> None:
+        """A session is about to be opened alone, or goes on beside others; nothing happens where it is another process's."""
+        await self._table.execute(_MARK, {**self._place(key), "is_alone": is_alone})
 
     async def clear(self, key: SessionKey) -> None:
-        """Remove a session that ended what it was at; nothing happens if another node owns it."""
+        """A session has ended what it was at; nothing happens where it is another process's."""
         await self._table.execute(_CLEAR, self._place(key))
+
+    def _place(self, key: SessionKey) -> dict[str, Any]:
+        return {**_values(key), "p": self._partition_of(key.session_id)}
 
     async def bury(
         self, key: SessionKey, message_id: str, reason: str, *, request: bytes | None = None
     ) -> None:
-        """Note a message that is given up; `request` is the request that sent it, if no session has accepted it."""
+        """Note a message that is given up; `request` is what would have said it, where nothing was accepted."""
         values = {"message_id": message_id, "reason": reason, "request": request}
-        await self._table.execute(_BURY, {**key._asdict(), **values})
-
-    def _place(self, key: SessionKey) -> dict[str, Any]:
-        return {**key._asdict(), "p": self._partition_of(key.session_id)}
+        await self._table.execute(_BURY, {**_values(key), **values})
 
 
-def _columns(keys: Sequence[SessionKey]) -> dict[str, list[str]]:
-    return {
-        "session_ids": [each.session_id for each in keys],
-        "key_agents": [each.agent for each in keys],
-    }
+def _values(key: SessionKey) -> dict[str, str]:
+    return {"session_id": key.session_id, "agent": key.agent}

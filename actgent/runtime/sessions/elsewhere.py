@@ -10,8 +10,8 @@ from actgent.journal.records import Rated
 class Elsewhere(Protocol):
     """The way to sessions that other processes have: agents and sessions by the words that they have here."""
 
-    relay: Any
-    """Relays requests of a gateway to the owners of sessions: a `Relay`."""
+    way: Any
+    """What hands on requests of a gateway."""
 
     def agent(self, name: str) -> Any:
         """The agent of this name, wherever a session of it lives."""

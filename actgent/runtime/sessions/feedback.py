@@ -96,7 +96,7 @@ class Ratings:
             SessionNotFound: the journal has no such session.
             UsageError: the session has no such message, or it is not answered yet.
             JournalError: it could not be written.
-            ServerUnreachable: in a cluster, the node that owns the session did not answer; it may be kept or not.
+            BrokerLost: in a cluster, the node where the session lives did not answer; it may be kept or not.
         """
         check_rating(score, comment, expected)
         check_id("by", by)

@@ -91,11 +91,6 @@ class Moving:
         leaving = [each for actor in actors for each in actor.sessions.values() if each.has_moved]
         return [each.turn for each in leaving if each.turn is not None]
 
-    def list_at_work(self) -> list[str]:
-        """Return the ids of the sessions whose turn runs in this process."""
-        actors = [opener.running for opener in self.agents.openers]
-        return [each.id for actor in actors for each in actor.sessions.values() if each.turn is not None]
-
     @asynccontextmanager
     async def drain(self, is_leaving: IsLeft, *, grace: float = GRACE) -> AsyncGenerator[None, None]:
         """A block in which sessions are not here any more: let another process have them in it, e.g. by `journal.give_back`.

@@ -63,8 +63,6 @@ def _full(call: HTTPCall) -> Iterator[str]:
         yield "the gateway is closing"
     if not agents:
         yield "no agent runs here"
-    if (member := call.gateway.reach.runtime.membership) is not None:
-        yield from member.unready_reasons()
     if full:
         yield f"full inboxes: {full} of {len(agents)}"
 

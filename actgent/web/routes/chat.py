@@ -197,11 +197,6 @@ def _accepted(call: HTTPCall, head: SessionSummary, story: MessageStory) -> Resp
     )
 
 
-def accepted(call: HTTPCall, head: SessionSummary, message_id: str) -> Response:
-    """Return the answer to a message that is stored and will be accepted by the next owner of its session."""
-    return _accepted(call, head, MessageStory(message_id, number=head.records + 1))
-
-
 def _segment(text: str) -> str:
     """A text as a segment of a path; most ids are one as they are."""
     return text if _PLAIN.fullmatch(text) else quote(text, safe="")

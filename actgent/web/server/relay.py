@@ -1,13 +1,12 @@
-"""Requests for sessions that other nodes of a cluster own: relayed to the owner, and answered as it answers.
+"""Requests for sessions that other processes of a cluster have: handed on as they came, and answered as they are there.
 
-The caller was authenticated here; its identity goes with the request. A request is tried again until the caller's patience
-ends: a read always, a request with an effect by its id, which it gets here if it has none. A stream that is cut off ends here
-too; its client comes back with the last number that it saw and resumes at the owner of that time. A message for a session that
-no node owns is stored for the next owner, and acknowledged.
+Who asks has been checked here, and says in the other process what it may do. A request is repeated as a client repeats
+it: what reads always, what has an effect by an id, which it is given here if it has none. A stream that is cut off ends
+here, too; its client comes back with the number that it saw last, and goes on where the session lives by then.
 """
 
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,22 +17,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope as ASGIScope, Send
 
 from actgent.approvals import session_of
-from actgent.client.calls import MAX_BREAKS, Pauses
-from actgent.client.http.forms import ALONG, COUNTS_BREAKS, PATIENCE, REPEATED, WANTED, HTTPForm
+from actgent.client.calls import Pauses
+from actgent.client.http.forms import ALONG, REPEATED, WANTED, HTTPForm
 from actgent.client.transport import ConnectionLost
-from actgent.errors import Fenced, SessionClosed, SessionMoved
+from actgent.errors import Fenced, SessionMoved
 from actgent.messages import new_secret
 from actgent.web.problems import Problem
-from actgent.web.routes import media, past
-from actgent.web.routes.chat import ENDPOINTS as CHAT, accepted, get_feedback, say, wait_of
+from actgent.web.routes import agents, media, past, signing_in
+from actgent.web.routes.chat import ENDPOINTS as CHAT, get_feedback, say, wait_of
 from actgent.web.routes.endpoints import Endpoint, HTTPCall
-from actgent.web.routes.repeating import fork_id, id_of_key, key_for
+from actgent.web.routes.repeating import fork_id, id_of_key
 from actgent.web.routes.sessions import post_session
 from actgent.web.streaming.streams import unless_gone
 from actgent.web.tokens import SCOPES
 
-MAX_PATIENCE_SECONDS = 30.0
-"""Seconds for which a request is tried until its session is served, if its client does not say less."""
+PATIENCE = 30.0
+"""Seconds for which a request is handed on, until its session is served."""
 WANTS_HEADERS = "actgent-headers"
 """The header of a request whose answer is to come with its headers: a gateway hands them on."""
 HANDED_ON = frozenset(
@@ -72,6 +71,18 @@ _OF_JOURNAL = frozenset(
     }
 )
 """What any process with the journal answers, wherever the session lives."""
+_OF_GATEWAY = frozenset(
+    {
+        agents.live,
+        agents.openapi,
+        agents.show_metrics,
+        agents.list_webhooks,
+        agents.redeliver,
+        signing_in.exchange_key,
+        signing_in.get_token,
+    }
+)
+"""What a gateway answers by itself that hosts no agents."""
 _IDS = {"say": "message_id", "schedule": "key", "delegate": "task_id", "post_fork": "session_id"}
 """Fields of bodies by which a repetition is known."""
 _DONE = {"post_decision": 409, "unschedule": 404, "cancel_task": 404, "erase": 404}
@@ -81,29 +92,22 @@ _OTHERWISE = b'"as_asked":false'
 _AGAIN = (b'"/errors/busy"', b'"moved":true')
 """In an answer: nothing was done, and the same request may be taken a little later."""
 _GET_MESSAGE = next(each for each in CHAT if each.answer.__name__ == "get_message")
-LONGEST_PAUSE = 1.0
-"""Seconds between two tries, at most."""
 _OK, _ACCEPTED, _NO_CONTENT, _FIRST_ERROR = 200, 202, 204, 400
-
-
-class NoOwner(ConnectionLost):
-    """No live node owns the partition of the session at the moment, so nothing was sent."""
-
-    def __init__(self) -> None:
-        super().__init__("no node serves this session at the moment", was_sent=False)
 
 
 @attrs.frozen(kw_only=True)
 class RelayedAnswer:
-    """The status and headers of an answer, and the pieces of its body."""
+    """The beginning of an answer, and what follows."""
 
     status: int
     headers: Mapping[str, str]
     pieces: AsyncGenerator[bytes, None]
+    is_repeated: bool = False
+    """True: the request may have had its effect before."""
 
     @property
     def is_stream(self) -> bool:
-        """True if its pieces are sent as they come."""
+        """True if it is told on as it comes."""
         return not self.headers.get("content-type", "").startswith(
             ("application/json", "application/problem")
         )
@@ -111,60 +115,38 @@ class RelayedAnswer:
 
 @runtime_checkable
 class Way(Protocol):
-    """The way to the owners of sessions; it tries once."""
+    """What hands requests on; it tries once."""
 
     def relay(
         self, form: HTTPForm, *, session_id: str, owner: str, scopes: tuple[str, ...], seconds: float
     ) -> AbstractAsyncContextManager[RelayedAnswer]:
-        """Send a request to the owner of a session, or to any node if none is named.
+        """Ask the process that has a session, or any where none is named.
 
         Raises:
-            NoOwner: No live node owns the session.
-            ConnectionLost: There is no answer, or no more of it.
-        """
-
-    async def store(
-        self, form: HTTPForm, *, session_id: str, message_id: str, owner: str, scopes: tuple[str, ...]
-    ) -> bool:
-        """Store a message for the next owner of its session; return False if there is an owner by now.
-
-        Raises:
-            JournalFailed: The database does not answer; the message may be stored or not.
+            ConnectionLost: there is no answer, or no more of it.
         """
 
 
 @attrs.frozen(kw_only=True)
 class Relay:
-    """The way of a gateway to sessions that other nodes own."""
+    """A gateway's way to sessions that live elsewhere."""
 
     way: Way
-    is_ours: Callable[[str], bool]
-    """Returns True for the id of a session that this process owns and serves now."""
-    is_draining: Callable[[str], bool]
-    """Returns True for the id of a session whose turns end here before another node owns it."""
-    wait_released: Callable[[str], Awaitable[None]]
-    """Waits until the requests of a session of this process may begin."""
+    owns: Callable[[str], bool]
+    """Tells by its id whether a session lives in this process."""
+    is_all: bool = False
+    """True: no agents and no journal are in this process, so all is asked elsewhere."""
 
-    async def answer(self, endpoint: Endpoint, call: HTTPCall) -> Response:
-        """Answer a request here, or relay it to the owner of its session."""
+    def takes(self, endpoint: Endpoint, call: HTTPCall) -> bool:
+        """Return True for a request of a session that lives elsewhere and that only its owner can answer."""
+        if self.is_all:
+            return endpoint.answer not in _OF_GATEWAY
         session_id = _session_of(call)
-        if session_id and endpoint.answer not in _OF_JOURNAL:
-            if not (
-                self.is_ours(session_id)
-                or (is_freeing(endpoint.verb, call.address) and self.is_draining(session_id))
-            ):
-                return RelayedResponse(self.way, endpoint, call, None)
-            await self.wait_released(session_id)
-        try:
-            return await endpoint.answer(call)
-        except Fenced as moved:
-            return RelayedResponse(self.way, endpoint, call, moved)
+        return bool(session_id) and endpoint.answer not in _OF_JOURNAL and not self.owns(session_id)
 
-
-def is_freeing(verb: str, path: str) -> bool:
-    """Return True for a request that ends a turn, lets one continue or asks which one runs: a draining node answers it."""
-    above, _, last = path.rpartition("/")
-    return last in ("interrupt", "close", "decision") or (verb == "GET" and above.endswith("/sessions"))
+    def answer(self, endpoint: Endpoint, call: HTTPCall, moved: Fenced | None = None) -> Response:
+        """Return what hands a request on; `moved` is the error with which it was refused here."""
+        return RelayedResponse(self.way, endpoint, call, moved)
 
 
 def _session_of(call: HTTPCall) -> str:
@@ -175,7 +157,7 @@ def _session_of(call: HTTPCall) -> str:
 
 
 class RelayedResponse(Response):
-    """An answer that another node gives."""
+    """An answer that another process gives."""
 
     def __init__(self, way: Way, endpoint: Endpoint, call: HTTPCall, moved: Fenced | None) -> None:
         super().__init__()
@@ -186,12 +168,6 @@ class RelayedResponse(Response):
         self._sent[WANTS_HEADERS] = "true"
         self._wait = wait_of(call)
         self._may_be_done = False
-        """True once a try may have had its effect."""
-        self._patience = _patience_of(call)
-        self._breaks = _breaks_of(call)
-        """Connections that broke before the answer began; at its sender, too, if that counts them."""
-        self._is_counted = call.header(COUNTS_BREAKS) is not None and self._is_repeatable
-        """True if the sender counts such breaks, and sends the request again with the same ids."""
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         async def work() -> None:
@@ -211,10 +187,7 @@ class RelayedResponse(Response):
     def _form(self) -> HTTPForm:
         """The request as it is handed on: with an id, where a repetition is to be known."""
         call, verb = self._call, self._endpoint.verb
-        name, key = _IDS.get(self._name), self._sent.get("idempotency-key")
-        if not key and ((name and not self._body.get(name)) or self._endpoint.answer is post_session):
-            self._is_counted = False  # sent again by its sender, it would get another id
-        if name and not key:
+        if (name := _IDS.get(self._name)) and not self._sent.get("idempotency-key"):
             self._body.setdefault(name, new_secret())
         if self._endpoint.answer is post_session:
             self._sent.setdefault("idempotency-key", new_secret())
@@ -267,20 +240,20 @@ class RelayedResponse(Response):
         Raises:
             Problem: there is none.
         """
-        pauses, until = Pauses(longest=LONGEST_PAUSE), trio.current_time() + self._patience
+        pauses, until = Pauses(), trio.current_time() + PATIENCE
         seconds = wait + float(self._body.get("deadline", 0))
         while not await self._try(form, session_id, seconds, until, send):
-            left = until - trio.current_time()
-            if left <= 0:
-                fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
-                raise Problem("unavailable", "no node has answered for this session: try again", **fields)
-            await trio.sleep(min(pauses.next(), left))
+            pause = pauses.next()
+            if trio.current_time() + pause > until:
+                raise Problem("unavailable", "nobody has answered for this session: ask again later")
+            await trio.sleep(pause)
 
     async def _try(self, form: HTTPForm, session_id: str, seconds: float, until: float, send: Send) -> bool:
         """Ask once; False where it is to be asked again."""
         has_begun, is_read = False, form.verb == "GET"
         try:
             async with self._way.relay(form, **self._asker(session_id, seconds)) as answer:
+                self._may_be_done |= answer.is_repeated and not is_read
                 if answer.is_stream and answer.status < _FIRST_ERROR:
                     has_begun = True
                     await _stream(answer, send)
@@ -289,12 +262,8 @@ class RelayedResponse(Response):
             self._may_be_done |= lost.was_sent and not is_read
             if not has_begun:
                 if lost.was_sent and not (is_read or self._is_repeatable):
-                    words = "the connection was lost: this may have been done"
-                    raise Problem("unavailable", words, may_be_done=True) from lost
-                if lost.is_broken:
-                    self._note_break(lost)
-                is_stored = isinstance(lost, NoOwner) and self._endpoint.answer is say and not self._breaks
-                return is_stored and await self._store(form, session_id, send)
+                    raise Problem("unavailable", "nobody knows whether this was done") from lost
+                return False
         if has_begun:  # a stream that was cut off ends: its client comes back
             await _send(send, b"", is_last=True)
             return True
@@ -304,56 +273,11 @@ class RelayedResponse(Response):
         await self._send_whole(answer, data, send)
         return True
 
-    def _note_break(self, lost: ConnectionLost) -> None:
-        """Count a connection that broke, so that a request which ends its node does not end all of them.
-
-        Raises:
-            Problem: The sender counts, or there were `MAX_BREAKS` breaks.
-        """
-        fields: dict[str, Any] = {"may_be_done": True} if self._may_be_done else {}
-        if self._is_counted:
-            words = "the connection to the node broke before it answered"
-            raise Problem("unavailable", words, broken=True, retry_after=0, **fields) from lost
-        self._breaks += 1
-        if self._breaks >= MAX_BREAKS:
-            words = (
-                f"{self._breaks} connections to nodes broke while this request was under way: "
-                "it may end each node that serves it"
-            )
-            raise Problem("poison", words, **fields) from lost
-
-    async def _store(self, form: HTTPForm, session_id: str, send: Send) -> bool:
-        """Store a message for the next owner and acknowledge it; return False if there is an owner by now.
-
-        Raises:
-            Problem: The caller does not reach the session.
-            SessionClosed: The session was closed.
-        """
-        call = self._call
-        head = await call.head()
-        if head.state == "closed":
-            raise SessionClosed(session_id)
-        message_id = key_for(call, "message_id") or str(self._body["message_id"])
-        caller, scopes = call.caller.owner, self._scopes
-        self._may_be_done = True
-        if not await self._way.store(
-            form, session_id=session_id, message_id=message_id, owner=caller, scopes=scopes
-        ):
-            return False
-        response = accepted(call, head, message_id)
-        headers = {name.decode(): value.decode("latin-1") for name, value in response.raw_headers}
-        await _begin(send, response.status_code, headers)
-        await _send(send, bytes(response.body), is_last=True)
-        return True
-
-    @property
-    def _scopes(self) -> tuple[str, ...]:
-        return tuple(each for each in SCOPES if self._call.caller.allows(each))
-
     def _asker(self, session_id: str, seconds: float) -> dict[str, Any]:
-        """Return the session, the caller with its scopes, and the seconds that an answer may take."""
-        owner = self._call.caller.owner
-        return {"session_id": session_id, "owner": owner, "scopes": self._scopes, "seconds": seconds}
+        """Who is asked, for whom, and what that one may do."""
+        caller = self._call.caller
+        scopes = tuple(each for each in SCOPES if caller.allows(each))
+        return {"session_id": session_id, "owner": caller.owner, "scopes": scopes, "seconds": seconds}
 
     async def _send_whole(self, answer: RelayedAnswer, data: bytes, send: Send) -> None:
         status = answer.status
@@ -391,21 +315,6 @@ class RelayedResponse(Response):
         return HTTPForm(
             verb=_GET_MESSAGE.verb, path=path, query=self._call.search, headers=headers, body=None
         )
-
-
-def _breaks_of(call: HTTPCall) -> int:
-    """Return the number of broken connections that the sender of a request has counted."""
-    counted = call.header(COUNTS_BREAKS) or ""
-    return int(counted) if counted.isascii() and counted.isdigit() else 0
-
-
-def _patience_of(call: HTTPCall) -> float:
-    """Return the seconds for which a client waits for this request to be taken."""
-    try:
-        seconds = float(call.header(PATIENCE) or MAX_PATIENCE_SECONDS)
-    except ValueError:
-        return MAX_PATIENCE_SECONDS
-    return min(max(seconds, 0.0), MAX_PATIENCE_SECONDS) if math.isfinite(seconds) else MAX_PATIENCE_SECONDS
 
 
 @attrs.define

@@ -51,7 +51,7 @@ SENDER = "cluster"
 """The name of whoever hands requests over."""
 MUCH = 1_000_000_000
 LIMITS = GatewayLimits(requests=MUCH, messages=None, rate=float(MUCH), burst=MUCH)
-"""Limits of requests that other nodes relay: the gateway that a client asked has applied its own."""
+"""The sender is trusted: what bounds it is the broker, and the inboxes of agents."""
 KNOWN = 4096
 """Addresses, and senders, that are looked up once only; more are looked up again."""
 _UNAVAILABLE = 503

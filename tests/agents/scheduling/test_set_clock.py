@@ -194,19 +194,3 @@ async def test_a_jump_is_told_once(monkeypatch):
     assert clock.steady() - steady < 5
     assert clock.now() == pytest.approx(wall(), abs=1)
     assert clock.steady_of(wall()) == pytest.approx(clock.steady(), abs=1)
-
-
-async def test_a_corrected_clock_is_right_for_dates_and_delays(wall, autojump_clock):
-    """As the database of a cluster has the time: also when the machine's clock is set right afterwards."""
-    clock = SystemClock()
-    right = clock.now()
-    for wrong in (3600, -3600):
-        wall.ahead = wrong
-        clock.correct(-wrong)
-        assert [clock.now(), clock.steady()] == pytest.approx([right, right], abs=0.001)
-        assert clock.take_adjustment() == 0.0
-    wall.ahead = 0.0
-    clock.correct(0.0)
-    assert [clock.now(), clock.steady()] == pytest.approx([right, right], abs=0.001)
-    await trio.sleep(5)
-    assert [clock.now(), clock.steady()] == pytest.approx([right + 5, right + 5], abs=0.001)

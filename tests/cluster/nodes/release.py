@@ -1,4 +1,4 @@
-"""A node of another release: `release.py READS JOURNAL POOL NAME` is `life.py` of one that reads forms up to READS."""
+"""A node of another release: `release.py READS JOURNAL BROKER POOL NAME` is `life.py` of one that reads forms up to READS."""
 
 import runpy
 import sys

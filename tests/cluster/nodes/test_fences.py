@@ -1,4 +1,4 @@
-"""A node whose partitions another one has taken, of which it was not notified."""
+"""A node whose partitions another one has taken, which the broker did not tell it."""
 
 import pytest
 import trio

@@ -8,7 +8,7 @@ import sys
 
 import trio
 
-from actgent import ServerUnreachable, connect
+from actgent import BrokerLost, connect
 
 PATIENCE = 120
 
@@ -25,7 +25,7 @@ async def main():
     while True:
         try:
             await say_all(*sys.argv[1:])
-        except ServerUnreachable:  # it was not there when we came
+        except BrokerLost:  # it was not there when we came
             await trio.sleep(0.5)
         else:
             break
