@@ -1,4 +1,4 @@
-"""`SimulatedUser`, a model that plays a customer with a goal, and talks to an agent until it has what it wants."""
+"""`SimulatedUser`: a model plays a user with a goal and talks to an agent until the conversation ends."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -32,13 +32,13 @@ _ACT = """The tools are what you can do yourself, for example with your own devi
 message what it has to know. Use a tool when the assistant asks you to do or check something, or when such a person would.
 """
 StopReason = Literal["achieved", "gave_up", "transferred", "out_of_scope", "limit", "silent"]
-"""Why a conversation ended: what the user says of it, `max_turns`, or a message without text."""
+"""Reason why a conversation ended. `limit` is `max_turns`; `silent` is a message without text; the user states the others."""
 _BEGIN = "(The chat is open. Say your first message.)"
 _SILENT = "(The assistant says nothing.)"
 
 
 class UserLine(msgspec.Struct):
-    """What the person does next."""
+    """Answer format of the model: the next message, or a reason to stop."""
 
     message: str = ""
     achieved: bool = False
@@ -48,7 +48,7 @@ class UserLine(msgspec.Struct):
 
     @property
     def stop(self) -> StopReason | None:
-        """Why the person ends the chat; None if they go on."""
+        """Reason why the user ends the conversation; None if the conversation continues."""
         if self.achieved:
             return "achieved"
         if self.gives_up:
@@ -62,32 +62,32 @@ class UserLine(msgspec.Struct):
 
 @attrs.frozen(kw_only=True)
 class Simulation:
-    """What a conversation with a simulated user came to."""
+    """Result of a conversation with a simulated user."""
 
     stop: StopReason
-    """Why the conversation ended."""
+    """Reason why the conversation ended."""
     turns: int = 0
-    """Messages that the user said."""
+    """Number of messages that the user sent."""
     reply: Reply | None = attrs.field(default=None, repr=False)
     """The agent's last answer."""
     usage: Usage = NO_USAGE
-    """Of the model that played the user."""
+    """Usage of the model that played the user."""
     history: tuple[Message, ...] = attrs.field(default=(), repr=False)
-    """Conversation of the model that played the user: the agent's answers, the user's calls with their results, and lines."""
+    """Conversation of the model that played the user: answers of the agent, tool calls of the user, and messages."""
 
     @property
     def achieved(self) -> bool:
-        """True if the user says that they have what they want."""
+        """True if the user stated that the goal is achieved."""
         return self.stop == "achieved"
 
     @property
     def gave_up(self) -> bool:
-        """True if the user says that they cannot get it."""
+        """True if the user stated that the goal cannot be achieved."""
         return self.stop == "gave_up"
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The user's own tool calls, in their order."""
+        """Tool calls of the user, oldest first."""
         return tuple(call for message in self.history for call in message.tool_calls)
 
 
@@ -97,31 +97,31 @@ def _to_tools(tools: Iterable[Tool | ToolShape | Toolset]) -> tuple[Tool | ToolS
 
 @attrs.frozen
 class SimulatedUser:
-    """A person who wants something, played by a model.
+    """A user with a goal, played by a model.
 
-    With `tools` the person also acts: the model calls them between its messages. They run on the user's side, and their results go
-    to the model that plays the user only; the agent knows what the user says.
+    With `tools` the user also acts: the model calls these tools between its messages. The results go only to the model that
+    plays the user. The agent sees only the user's messages.
 
     Raises:
-        ConfigurationError: the goal is empty, or there is less than one turn.
+        ConfigurationError: The goal is empty, or `max_turns` is below 1.
     """
 
     goal: str
-    """What they want, in words; and what they know of it."""
+    """Goal of the user as a text, with the facts that the user knows."""
     llm: ModelLike | str = attrs.field(default="", kw_only=True)
-    """The model that plays them; empty is that of the environment."""
+    """Model that plays the user; empty uses the model of the environment."""
     persona: str = attrs.field(default="a customer", kw_only=True)
-    """Who they are, and how they talk."""
+    """Description of the user and of the way the user talks."""
     opening: str = attrs.field(default="", kw_only=True)
-    """What they say first; empty leaves it to the model."""
+    """First message of the user; empty lets the model write it."""
     max_turns: int = attrs.field(default=10, kw_only=True)
-    """Messages after which the conversation ends anyway."""
+    """Maximum number of messages of the user."""
     tools: tuple[Tool | ToolShape | Toolset, ...] = attrs.field(default=(), kw_only=True, converter=_to_tools)
-    """What the user can do, e.g. with a phone. Tools and toolsets, as `tools=` of an agent."""
+    """Tools and toolsets of the user, in the forms that `Agent(tools=)` takes."""
     deps: Any = attrs.field(default=None, kw_only=True, repr=False)
-    """What these tools work with, as `deps=` of an agent."""
+    """Dependencies of the user's tools, as `deps=` of an agent."""
     limits: Limits | None = attrs.field(default=None, kw_only=True)
-    """Limits of each message of the user, such as model calls and tool calls; None is an agent's usual limits."""
+    """Limits for each message of the user, such as model calls and tool calls; None uses the default limits."""
 
     def __attrs_post_init__(self) -> None:
         if not self.goal.strip():

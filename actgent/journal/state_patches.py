@@ -1,8 +1,7 @@
-"""Changes of a session's state that are stored as differences: which are, and how they become values again.
+"""Store changes of a session's state as differences, and rebuild the values when records are read.
 
-A difference refers to the value of the key in an earlier record. Readers go back to the record with the whole value,
-so a chain of differences is bounded: in number, and in bytes by the size of the value. A journal that is read from any
-record so reads at most `MOST_PATCHES` changes before it, and stores at most twice the bytes of the differences.
+A difference refers to the value of its key in an earlier record. A reader goes back to the record with the whole value. So a
+chain has at most `MAX_PATCHES` differences, and their bytes never exceed those of the whole value.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,14 @@ from actgent.support.wire import pack_plain
 
 from .records import Changed, Record, RolledBack
 
-MOST_PATCHES = 256
-"""Differences of a key after which its whole value is written again."""
-LEAST_BYTES = 128
-"""Size of an encoded value below which it is written as a whole."""
+MAX_PATCHES = 256
+"""Maximum number of consecutive differences of a key. Then the whole value is written again."""
+MIN_VALUE_BYTES = 128
+"""Minimum encoded size of a value that is stored as differences; smaller values are written whole."""
 
 
 def stored_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records as a journal stores them: a value with a difference is left out."""
+    """Return the records in stored form: a value is omitted if its record has a difference for it."""
     for record in records:
         if type(record) is Changed and record.patches:
             return [_without_values(each) if type(each) is Changed else each for each in records]
@@ -35,10 +34,10 @@ def _without_values(changed: Changed) -> Changed:
 
 
 def with_values(changed: Changed, before: Mapping[str, Any]) -> Changed:
-    """Return the record of a change with all its values, made of the values before it, and without differences.
+    """Return a change record with whole values, computed from the earlier values in `before`, and without differences.
 
     Raises:
-        LookupError: A value before it is missing, or is another one.
+        LookupError: An earlier value is missing or does not fit the difference.
     """
     made = {
         key: apply_difference(before[key], patch)
@@ -50,29 +49,30 @@ def with_values(changed: Changed, before: Mapping[str, Any]) -> Changed:
 
 @attrs.frozen
 class _Chain:
-    """Differences of a key since its whole value."""
+    """Size of the chain of differences of a key."""
 
     whole: int
     """Bytes of the whole value."""
     length: int = 0
+    """Number of differences since the whole value."""
     size: int = 0
     """Bytes of the differences."""
 
 
 @attrs.define(eq=False)
 class StatePatcher:
-    """Finds the differences in the changes of one session's state, as this process writes them.
+    """Computes the differences for the state changes of one session that this process writes.
 
-    The first change of a key has the whole value; so has the first after a rollback, and after a change by a reducer.
+    The first change of a key has the whole value, also after a rollback and after a change by a reducer.
     """
 
     _chains: dict[str, _Chain] = attrs.field(factory=dict)
-    """By key; a key is missing if its next change has the whole value."""
+    """Chains by key. The next change of a missing key has the whole value."""
     _next: dict[str, _Chain | None] = attrs.field(factory=dict)
-    """What the record that was made last does to the chains, once it is written."""
+    """Updates of the chains that `note` applies once the last record is written."""
 
     def patch(self, changed: Changed, before: Mapping[str, Any]) -> Changed:
-        """Return the record of a change with the differences to the values before it that are worth it."""
+        """Return a change record with differences to the earlier values, where a difference is smaller than the value."""
         patches: dict[str, Any] = {}
         self._next = {}
         for key, value in changed.changes.items():
@@ -85,12 +85,12 @@ class StatePatcher:
                     continue
                 size = len(pack_plain(value))
             except (TypeError, ValueError, OverflowError, RecursionError):
-                size = 0  # the record is refused, or holds an integer beyond 64 bits
-            self._next[key] = _Chain(size) if size >= LEAST_BYTES else None
+                size = 0  # the journal refuses the record, or it holds an integer beyond 64 bits
+            self._next[key] = _Chain(size) if size >= MIN_VALUE_BYTES else None
         return attrs.evolve(changed, patches=patches) if patches else changed
 
     def note(self, written: Changed | RolledBack) -> None:
-        """Note that a record was written; of a change the one that `patch` returned last."""
+        """Update the chains after a record was written. A change must be the record that `patch` returned last."""
         if type(written) is RolledBack:
             self._chains.clear()
             return
@@ -101,9 +101,9 @@ class StatePatcher:
                 self._chains[key] = chain
 
     def _difference(self, key: str, value: Any, before: Mapping[str, Any]) -> list[Any] | None:
-        """Return the difference of a value to the one before it; None if the whole value is written."""
+        """Return the difference of a value to its earlier value, or None if the whole value is to be written."""
         chain = self._chains.get(key)
-        if chain is None or chain.length >= MOST_PATCHES or key not in before:
+        if chain is None or chain.length >= MAX_PATCHES or key not in before:
             return None
         patch = difference(before[key], value)
         size = chain.size + len(pack_plain(patch))

@@ -1,7 +1,7 @@
-"""Cuts a conversation to a size: old tool results are shortened first, then the oldest rounds of calls are left out.
+"""Cut a conversation to a size: shorten old tool results first, then omit the oldest rounds of calls.
 
-The messages that the running turn answers always stay, and so does the last round. The newest results of the running turn stay
-whole as long as anything else can be cut.
+The messages that the running turn answers and the last round always stay. The newest results of the running turn stay whole
+as long as other parts can be cut.
 """
 
 import re
@@ -15,23 +15,23 @@ from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult
 from .shortened import shortened
 
 KEPT_RESULTS = 5
-"""Newest results of the running turn that are shortened only if nothing else can be cut."""
+"""Number of newest results of the running turn that are shortened last."""
 DEEP_SHARE = 0.85
-"""Share of a conversation that is left at least when its newest results have to be shortened: as few of them as possible."""
+"""Minimum share of the conversation that a cut keeps when it shortens the newest results."""
 SHORT_CHARACTERS = 1_000
-"""Characters that are left of a shortened result."""
+"""Length of a shortened result in characters."""
 TEXT_RESULTS = "Tool results:"
-"""Beginning of a message with results of calls that stood in text."""
+"""First words of a message with the results of calls that a model wrote as text."""
 _NOTICE = re.compile(r"\n\[the first \d+ of (\d+) characters([^\[\]\n]*)\]\Z")
 _PLAIN_ID = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 _WORTH = 0.01
-"""Share of the conversation that a cut has to free, or it does not change anything."""
+"""Minimum share of the conversation that a cut must free; a smaller cut is discarded."""
 
 _SPARE = 0.03
-"""Share of the wanted size that may stay empty; where more is, a round that was left out is shown shortened."""
+"""Maximum unused share of the wanted size. If more is unused, an omitted round is restored in shortened form."""
 
 Measure = Callable[[Sequence[Part]], float]
-"""Returns the size of some parts, in a unit of the caller."""
+"""Returns the size of message parts, in a unit that the caller chooses."""
 
 
 @attrs.frozen
@@ -39,15 +39,15 @@ class Cut:
     """A conversation after a cut."""
 
     chat: list[ChatMessage]
-    """The messages that are left, oldest first."""
+    """The kept messages, oldest first."""
     left_out: int
-    """Number of messages that are not in `chat` any more; the caller shows the pinned ones of them in front."""
+    """Number of omitted messages. The caller puts the pinned ones before `chat`."""
     replaced: dict[int, ChatMessage]
     """Shortened messages, by the identity of the message that each replaces."""
 
 
 def begins(chat: Sequence[ChatMessage], place: int) -> bool:
-    """Return True for a message that stands by itself, so that all messages before it can be left out."""
+    """Return True if the message at `place` starts a round, so that all messages before it can be omitted."""
     message = chat[place]
     if not place:
         return True
@@ -66,11 +66,11 @@ def cut_conversation(
     is_deep: bool = False,
     is_last_fixed: bool = True,
 ) -> Cut | None:
-    """Cut a conversation to about `wanted`, in the unit of `measure`; return None if nothing worth it can be cut.
+    """Cut a conversation to about the size `wanted`, in the unit of `measure`; return None if a cut would free too little.
 
-    `pinned` are the identities of messages that have to be shown; those of `task` among them began the running turn.
-    The newest `KEPT_RESULTS` results of the running turn and their calls stay as they are, unless `is_deep`: then these calls
-    and results are shortened, and at last left out, oldest first. `is_last_fixed` keeps the results of the last round whole.
+    `pinned` holds the `id()` of messages that must stay; `task` holds those that began the running turn. The newest
+    `KEPT_RESULTS` results of the running turn and their calls stay whole. With `is_deep` they are shortened and finally
+    omitted, oldest first. `is_last_fixed` keeps the results of the last round whole.
     """
     if not chat:
         return None
@@ -86,7 +86,7 @@ def cut_conversation(
 
 
 class _Cutter:
-    """One cut of one conversation."""
+    """State of one cut."""
 
     def __init__(
         self,
@@ -100,16 +100,16 @@ class _Cutter:
         self._wanted, self._measure, self._pinned = wanted, measure, pinned
         self._sizes = [measure(said.parts) for said in chat]
         self.total = sum(self._sizes)
-        """The size of what is left."""
+        """Size of the kept messages."""
         starts = [place for place in range(len(chat)) if begins(chat, place)]
         self._rounds = list(zip(starts, [*starts[1:], len(chat)], strict=True))
         self._last = starts[-1]
         begun = max((place for place, said in enumerate(chat) if id(said) in task), default=-1)
         self._results = [place for place in range(len(chat)) if _has_results(chat[place])]
         self._kept = self._find_kept(begun)
-        """The first place of the newest results of the running turn, with their calls."""
+        """Index of the first round with one of the newest results of the running turn."""
         self._first = 0
-        """The place where what is left begins, but for pinned messages."""
+        """Index of the first kept message, pinned messages excluded."""
 
     def shorten_old_results(self) -> None:
         """Shorten the results before the newest ones."""
@@ -118,11 +118,11 @@ class _Cutter:
                 self._put(place, shorten_message(self._now[place], SHORT_CHARACTERS))
 
     def leave_out_old_rounds(self) -> None:
-        """Leave out the oldest rounds before the newest results, until the rest fits."""
+        """Omit the oldest rounds before the newest results until the conversation fits."""
         self._leave_out(self._kept)
 
     def cut_new_rounds(self, *, is_last_fixed: bool) -> None:
-        """Cut the newest rounds until they fit: their words first, then their results, oldest first, then all but the last."""
+        """Cut the newest rounds until they fit: first words, then results (oldest first), then all rounds but the last."""
         new = range(self._kept, len(self._now))
         for place in new:
             if place not in self._results and not self._fits:
@@ -133,7 +133,7 @@ class _Cutter:
         self._leave_out(self._last)
 
     def give_back(self) -> None:
-        """Show as much of the results that were shortened as there is room for, then rounds that were left out, newest first."""
+        """Restore shortened results as far as there is room, then omitted rounds, newest first."""
         for place in reversed(self._results):
             if place >= self._first and self._now[place] is not self._whole[place]:
                 self._lengthen(place)
@@ -152,7 +152,7 @@ class _Cutter:
                 self._put(place, each)
 
     def made(self) -> Cut:
-        """Return what is left."""
+        """Return the result of the cut."""
         replaced = {
             id(whole): now for whole, now in zip(self._whole, self._now, strict=True) if whole is not now
         }
@@ -163,7 +163,7 @@ class _Cutter:
         return self.total <= self._wanted
 
     def _find_kept(self, begun: int) -> int:
-        """Return the place where the rounds begin that hold the newest results of the running turn; the last round at least."""
+        """Return the index of the first round with one of the newest results of the running turn, or of the last round."""
         found, first = 0, self._last
         for place in reversed(self._results):
             if place <= begun or found >= KEPT_RESULTS:
@@ -173,14 +173,14 @@ class _Cutter:
         return max(start for start, _ in self._rounds if start <= first)
 
     def _put(self, place: int, said: ChatMessage) -> None:
-        """Show a message in the place of another."""
+        """Replace the message at an index."""
         if said is not self._now[place]:
             size = self._measure(said.parts)
             self.total += size - self._sizes[place]
             self._now[place], self._sizes[place] = said, size
 
     def _leave_out(self, before: int) -> None:
-        """Leave out the oldest rounds before a place, but for pinned messages, until the rest fits."""
+        """Omit the oldest rounds before an index until the conversation fits. Rounds with pinned messages stay."""
         for start, end in self._rounds:
             if self._fits or end > before:
                 break
@@ -189,7 +189,7 @@ class _Cutter:
                 self._first = end
 
     def _lengthen(self, place: int) -> None:
-        """Show as much of a shortened result as there is room for."""
+        """Restore a shortened result as far as there is room."""
         whole, room = self._whole[place], self._wanted - self.total
         more = self._measure(whole.parts) - self._sizes[place]
         if more <= room:
@@ -201,22 +201,22 @@ class _Cutter:
 
 
 def shorten_words(said: ChatMessage) -> ChatMessage:
-    """Return a model's answer with long words and arguments shortened; one with thoughts as it is, as providers sign those."""
+    """Return a model's answer with shortened text and arguments. An answer with thinking stays unchanged: providers sign it."""
     is_plain = said.role == "assistant" and all(isinstance(part, Text | ToolCall) for part in said.parts)
     return shortened(said) if is_plain else said
 
 
 def shorten_message(said: ChatMessage, limit: int) -> ChatMessage:
-    """Return a message with results of at most `limit` characters each; the same object if they are no longer."""
+    """Return a message whose results have at most `limit` characters each. Return the same object if all are short."""
     parts = tuple([shorten(part, limit) for part in said.parts])
     is_same = all(one is two for one, two in zip(parts, said.parts, strict=True))
     return said if is_same else attrs.evolve(said, parts=parts)
 
 
 def shorten(part: Part, limit: int) -> Part:
-    """Return a result with at most about `limit` characters and without pictures and files; a shorter one as it is.
+    """Return a result with about `limit` characters at most, without pictures and files. A short text stays unchanged.
 
-    A notice at its end says how long the result was, and its id, by which `read_result` finds it in the record.
+    A notice at the end gives the full length and the result's id, which `read_result` takes.
     """
     if isinstance(part, Text):
         text = _beginning(part.text, limit, "")
@@ -234,7 +234,7 @@ def shorten(part: Part, limit: int) -> Part:
 
 
 def _beginning(text: str, limit: int, known: str) -> str:
-    """Return the beginning of a text, and a notice of how long it was; also of a text that was shortened before."""
+    """Return the beginning of a text with a notice of its full length. The text may have been shortened before."""
     if len(text) <= max(limit, 0):
         return text
     body, total, rest = text, str(len(text)), known
@@ -256,5 +256,5 @@ def _has_results(message: ChatMessage) -> bool:
 
 
 def _has_text_results(message: ChatMessage) -> bool:
-    """Return True for a message with results of calls that stood in text."""
+    """Return True if the message has the results of calls that a model wrote as text."""
     return isinstance(text := message.parts[0], Text) and text.text.startswith(TEXT_RESULTS)

@@ -6,8 +6,8 @@ A difference is a list of operations; each is a list and begins with a path of k
     [path, value]                 set a key of a mapping, or an element of a list
     [path, begin, count, items]   replace `count` elements of a list from the index `begin` by `items`
 
-Applied to the old value, the operations make exactly the new one: also the order of keys, and 1, 1.0 and True are different.
-A text is never divided, so that what replaces texts in stored values can replace them in a difference too.
+Applied to the old value, the operations yield exactly the new value, including the order of keys. 1, 1.0 and True differ.
+A text is never divided, so a redaction that replaces texts in stored values also works on a difference.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,18 +16,19 @@ from typing import Any
 from .wire import pack_plain
 
 _BRANCHES = 16
-"""Parts into which a sequence with a difference is divided to find the elements that differ."""
+"""Number of slices that a sequence is divided into to find the elements that differ."""
 _SET = 2
 """Length of an operation that sets a value."""
-MOST_OPERATIONS = 32
+MAX_OPERATIONS = 32
+"""Default maximum number of operations of a difference."""
 
 
 class _TooMany(Exception):
-    """There are more operations than are worth it."""
+    """The difference needs more operations than allowed."""
 
 
 class _Operations(list[list[Any]]):
-    """Operations, up to a number."""
+    """A list of operations that raises `_TooMany` beyond a maximum length."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -39,10 +40,10 @@ class _Operations(list[list[Any]]):
         super().append(operation)
 
 
-def difference(old: Any, new: Any, *, most: int = MOST_OPERATIONS) -> list[list[Any]]:
-    """Return the operations that make `new` of `old`; an operation with an empty path replaces the whole value.
+def difference(old: Any, new: Any, *, most: int = MAX_OPERATIONS) -> list[list[Any]]:
+    """Return the operations that turn `old` into `new`. An operation with an empty path replaces the whole value.
 
-    If it takes more than `most` operations, the whole value is replaced: what differs everywhere would take long to compare.
+    If more than `most` operations are needed, one operation replaces the whole value. This bounds the time of a comparison.
 
     Raises:
         TypeError, ValueError, OverflowError, RecursionError: A value is not plain data, is an integer beyond 64 bits, or is
@@ -57,7 +58,7 @@ def difference(old: Any, new: Any, *, most: int = MOST_OPERATIONS) -> list[list[
 
 
 def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
-    """Return the value that operations make of a value, which stays as it is; both share what does not differ.
+    """Apply operations to a value and return the result. The value is unchanged; both share their equal parts.
 
     Raises:
         LookupError: The operations belong to another value.
@@ -72,14 +73,14 @@ def apply_difference(value: Any, operations: Iterable[Sequence[Any]]) -> Any:
 
 def _compare_unknown(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
     """Add the operations for two values that may be equal."""
-    if type(old) is type(new) and type(old) in (dict, list):  # they are compared part by part anyway
+    if type(old) is type(new) and type(old) in (dict, list):  # `_compare` goes into these types in any case
         _compare(path, old, new, found)
     elif pack_plain(old) != pack_plain(new):
         found.append([path, new])
 
 
 def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
-    """Add the operations for two values that differ, or are mappings or lists."""
+    """Add the operations for two values that differ, or for two mappings or lists."""
     if type(old) is type(new) is dict and _compare_mappings(path, old, new, found):
         return
     if type(old) is type(new) is list:
@@ -89,7 +90,7 @@ def _compare(path: list[Any], old: Any, new: Any, found: _Operations) -> None:
 
 
 def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any], found: _Operations) -> bool:
-    """Add the operations for a mapping; return False if it has to be replaced as a whole."""
+    """Add the operations for a mapping; return False if the caller must replace the whole mapping."""
     if not (_has_text_keys(old) and _has_text_keys(new)):
         return False
     kept, names = [key for key in old if key in new], list(new)
@@ -98,7 +99,7 @@ def _compare_mappings(path: list[Any], old: dict[Any, Any], new: dict[Any, Any],
     for key in old:
         if key not in new:
             found.append([[*path, key]])
-    if not path:  # packing the whole state once more would cost as much as all the rest
+    if not path:  # packing the whole state again would double the cost
         for key in kept:
             _compare_unknown([key], old[key], new[key], found)
     else:
@@ -126,7 +127,7 @@ def _compare_lists(path: list[Any], old: list[Any], new: list[Any], found: _Oper
 
 
 def _differing(old: list[Any], new: list[Any]) -> Iterator[int]:
-    """Yield the places at which two lists of one length differ."""
+    """Yield the indexes at which two lists of equal length differ."""
     step = max(1, -(-len(old) // _BRANCHES))
     for begin in range(0, len(old), step):
         one, other = old[begin : begin + step], new[begin : begin + step]
@@ -140,7 +141,7 @@ def _differing(old: list[Any], new: list[Any]) -> Iterator[int]:
 
 
 def _common(old: list[Any], new: list[Any]) -> int:
-    """Return the number of elements with which both of two lists of one length begin."""
+    """Return the length of the common prefix of two lists of equal length."""
     if pack_plain(old) == pack_plain(new):
         return len(old)
     low, high = 0, len(old)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from actgent import BareAgent, ScriptedLLM, open_runtime
 from actgent.journal.records import Changed
-from actgent.journal.state_patches import MOST_PATCHES, StatePatcher, stored_records
+from actgent.journal.state_patches import MAX_PATCHES, StatePatcher, stored_records
 from actgent.state.reducers import append
 from actgent.support.patches import apply_difference, difference
 from actgent.support.wire import pack_plain
@@ -111,13 +111,13 @@ def test_a_difference_of_another_value_is_refused(patch):
 def test_a_chain_of_differences_is_bounded():
     """In number, and in bytes by the size of the value."""
     patcher, value, written = StatePatcher(), {"n": 0, "text": "x" * 5000}, []
-    for number in range(MOST_PATCHES + 2):
+    for number in range(MAX_PATCHES + 2):
         new = {**value, "n": number}
         record = patcher.patch(Changed(changes={"k": new}), {"k": value})
         patcher.note(record)
         written.append(bool(record.patches))
         value = new
-    assert [place for place, is_patch in enumerate(written) if not is_patch] == [0, MOST_PATCHES + 1]
+    assert [place for place, is_patch in enumerate(written) if not is_patch] == [0, MAX_PATCHES + 1]
     patcher, value, sizes = StatePatcher(), {str(n): "y" * 20 for n in range(20)}, []
     for number in range(60):
         new = {**value, str(number % 20): f"{number:020}"}
