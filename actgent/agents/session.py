@@ -377,7 +377,7 @@ class Session(Generic[DataT_co]):
 
         Without a sender, the message comes from the owner, as a user. The call waits at most `enqueue_timeout` seconds for
         room in the inbox; in a handler or tool of this session it never waits. An URGENT message stops the running turn. The
-        same `message_id` is accepted once; a repetition does nothing. `on_busy` says what it does while the session works; None is the
+        same `message_id` is accepted once; a repetition does nothing. `on_busy` sets the rule for a busy session; None is the
         session's rule. `metadata` is kept with the message for programs (`message.metadata`), and never shown to a model.
         A `priority` in an unknown word is NORMAL, with a warning in the log; a misspelt one is an error.
 

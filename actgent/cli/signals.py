@@ -62,7 +62,9 @@ class Shutdown:
                 self._begin_drain()
 
     def _begin_drain(self) -> None:
-        self.notice(f"ending what runs, for at most {self.grace:g} s; press Ctrl-C again to force quit")
+        self.notice(
+            f"finishing running turns, for at most {self.grace:g} s; press Ctrl-C again to force quit"
+        )
         self.all.deadline = trio.current_time() + self.grace
         for scope in self._waits:
             scope.cancel()

@@ -109,7 +109,7 @@ class Case:
     input: tuple[str, ...] = attrs.field(default=(), converter=_inputs)
     """What is said, one after the other in one session; the last answer is checked."""
     user: "SimulatedUser | Callable[[Any], SimulatedUser] | None" = None
-    """Who goes on from there: a model that plays a person with a goal. Has to reach it, besides all other checks.
+    """Simulated user that continues the conversation after `messages`. The case passes only if the user reaches the goal.
 
     A function of the run's agent makes a user for each run, for example with tools that share a world with the agent's tools.
     """

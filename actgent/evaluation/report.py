@@ -129,7 +129,7 @@ def _plain(trial: Trial) -> dict[str, Any]:
 
 
 def _of_simulation(told: Simulation) -> dict[str, Any]:
-    """How the conversation with a simulated user ended, and what the user did."""
+    """Return the stop reason, calls and usage of a simulated user as plain data."""
     return {
         "stop": told.stop,
         "turns": told.turns,

@@ -28,13 +28,13 @@ SURE, UNSURE = 1.04, 1.3
 
 20,163 requests of recorded runs of Gemini show both. A provider may count the same words 3.5 % higher one request later."""
 CUT = 1.1
-"""Factor of the upper bound for a request that was cut since it was counted: what is left may be denser than the whole."""
+"""Factor of the upper bound for a request that was cut after its count. The kept part may have more tokens per character."""
 UNSEEN, UNSEEN_WITH_TOOLS = 100, 600
 """Tokens that a provider may add of its own, and in a first request with tools; recorded exchanges have up to 60, and 550."""
 _RATES = 0.5, 2.5
 """Between these a provider's count is believed to be of what was sent."""
 _TELLING = 1_000
-"""Estimated tokens of a request from which on its count tells a rate: in shorter ones the provider's own tokens outweigh."""
+"""Minimum estimated tokens of a request for measuring a rate. In shorter requests the provider's additions dominate."""
 
 
 def answer_room(llm: LLM, chat: Chat, window: int) -> int:
@@ -62,7 +62,7 @@ class Counted:
 
     @property
     def rate(self) -> float:
-        """The provider's tokens for one estimated token, over the whole request; 1.0 if the request is too short to tell."""
+        """Counted tokens per estimated token of the whole request; 1.0 if the request is too short for a measurement."""
         if self.estimate < _TELLING:
             return 1.0
         lowest, highest = _RATES

@@ -37,7 +37,7 @@ class ModelView(abc.ABC):
         """
 
     def shrink(self, share: float) -> bool:
-        """Cut what is shown to about this share of its tokens; return False if nothing can be cut.
+        """Cut the shown messages to about `share` of their tokens; return False if nothing can be cut.
 
         Called if a request does not fit into the context window of its model, and once more if it still does not. The message
         that began the running turn has to stay. When a session is read from its journal, the recorded shares are repeated.

@@ -46,9 +46,9 @@ class ManagedView(ModelView):
     _begun: int = 0
     """The place behind the message that began it; more stands there where the session was opened in the middle of a turn."""
     _pinned: tuple[ChatMessage, ...] = ()
-    """The messages to be answered, and the last notice of each source: they are shown whatever a cut leaves out."""
+    """The messages to be answered and the last notice of each source. A cut never omits them."""
     _front: tuple[ChatMessage, ...] = ()
-    """What a cut has put in front of the rest."""
+    """Messages that a cut has put before the kept ones."""
 
     def add(self, message: Message, *, answered: bool = False) -> None:
         self._record.append(message)
@@ -66,7 +66,7 @@ class ManagedView(ModelView):
                 raise overflow(self.messages(), tail, self._budget)
 
     def shrink(self, share: float) -> bool:
-        """Cut what is shown until the next turn begins, for which the function is asked again."""
+        """Cut the shown messages. The cut lasts until the next turn, for which the function is called again."""
         size = sum(estimate_part_tokens(said.parts) for said in self.messages())
         if self._cut(size * share, estimate_part_tokens):
             return True
@@ -83,7 +83,7 @@ class ManagedView(ModelView):
         return sum(count_characters(said.parts) for said in self.messages())
 
     def _cut(self, wanted: float, measure: Measure, *, is_deep: bool = False) -> bool:
-        """Cut what is shown to about `wanted`; return False if nothing can be cut."""
+        """Cut the shown messages to about `wanted` in the unit of `measure`; return False if nothing can be cut."""
         pinned = set(map(id, self._pinned))
         front = sum(measure(said.parts) for said in self._front)
         found = cut_conversation(

@@ -307,7 +307,7 @@ class ShortTermView(ModelView):
         return (OPENING, *chat) if chat and chat[0].role == "assistant" else tuple(chat)
 
     def _front(self) -> tuple[ChatMessage, ...]:
-        """Return what is shown in front of a conversation that was cut."""
+        """Return the messages that precede a cut conversation."""
         tasks, kept = self._tasks, self._kept
         told = left_out_notice(self._left_out - len(tasks) - len(kept))
         if tasks and tasks[0].role == "user":
@@ -319,7 +319,7 @@ class ShortTermView(ModelView):
         return (*self._tasks, *self._kept, *self._chat)
 
     def _pinned(self) -> tuple[ChatMessage, ...]:
-        """Return the messages that are shown whatever is left out."""
+        """Return the messages that a cut never omits."""
         return (*self._asked, *self._cause, *(self._notices or {}).values())
 
     def _make_room(self, room: int) -> None:
@@ -351,7 +351,7 @@ class ShortTermView(ModelView):
         )
         if found is None and len(front) == len(self._tasks) + len(self._kept):
             return False
-        if found is None:  # what stands in front may go: a newer message is answered now
+        if found is None:  # messages kept for an earlier task may go, since a newer message is answered now
             self._keep_pinned()
             return True
         if is_deep:
@@ -361,7 +361,7 @@ class ShortTermView(ModelView):
 
     def _take_over(self, found: Cut) -> None:
         """Show the conversation as a cut left it."""
-        self._chat = found.chat  # what models were shown before stays as it was
+        self._chat = found.chat  # the list that models received before stays unchanged
         self._left_out += found.left_out
         if found.left_out:
             self._room = self._budget - _FRONT
@@ -373,7 +373,7 @@ class ShortTermView(ModelView):
             self._take_over(Cut(self._chat[gone:], gone, {}))
 
     def _keep_pinned(self) -> None:
-        """Show in front what has to be shown and was left out."""
+        """Put pinned messages that the cut omitted before the kept ones."""
         self._tasks = missing_from(self._chat, (*self._asked, *self._cause))
         self._kept = missing_from(self._chat, (self._notices or {}).values())
         self._characters = _size(self._shown())

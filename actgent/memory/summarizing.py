@@ -34,10 +34,10 @@ def _at_least_one(_: object, attribute: "attrs.Attribute[Any]", value: object) -
 class Summarizing(Memory):
     """Shows the last messages as they were said, and a summary of those before.
 
-    If what is shown takes more than `trigger` tokens, a model writes the summary while turns go on. The next request begins with
-    it, also in the middle of a turn; the message that began the turn stays. The summary stands in the record as a notice, so it
-    is written once, and comes back after a restart. The next summary is made of the last one and of what came since. Until one
-    is there, and if its model fails, older messages are shown as long as they fit into `max_tokens`.
+    If the shown messages take more than `trigger` tokens, a model writes a summary while turns continue. The next request begins with
+    it, also in the middle of a turn; the message that began the turn stays. The record keeps the summary as a notice, so it
+    is written once and restored after a restart. The next summary covers the last summary and all later messages. Until one
+    exists, and if its model fails, older messages are shown as long as they fit into `max_tokens`.
     """
 
     summarizes = True

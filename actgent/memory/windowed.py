@@ -78,7 +78,7 @@ class LimitedView(ModelView):
         return (left_out_notice(start - len(notices)), *notices, *shown[start:])
 
     def _find_turn(self, shown: Sequence[ChatMessage]) -> int:
-        """Return the place where the current turn begins; its first message stays if the memory leaves out what followed it."""
+        """Return the index of the first message of the current turn. It stays even if later messages are omitted."""
         if self._begun is not None:
             for place, said in enumerate(shown):
                 if said.parts is self._begun.parts:

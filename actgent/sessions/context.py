@@ -144,7 +144,7 @@ class SessionContext:
 
     @property
     def open_turn_id(self) -> str | None:
-        """The id of the message whose turn is open; of a session outside of memory, the one whose turn goes on first."""
+        """Id of the message whose turn is open. For a session rebuilt from its journal, the first turn to be resumed; None if none."""
         if answered := self.answered_ids:
             return answered[0]
         if self.checkpoint is not None:

@@ -81,7 +81,7 @@ class BatchHost(typing.Protocol):
         ...
 
     def log_unusable(self, call: ToolCall, error: UnusableResult) -> None:
-        """Log that JSON cannot carry what a tool returned, and why; the model reads `str()` of it."""
+        """Log that the value of a tool has no JSON form, with the reason. The model gets `str(value)`."""
         ...
 
 
@@ -427,7 +427,7 @@ class Batch:
         return text, ()
 
     def _text_of(self, call: ToolCall, value: object) -> tuple[str, bool]:
-        """Return the text of what a tool returned, and False if JSON cannot carry it: the text is `str(value)` then.
+        """Return the text of a tool's value, and False if the value has no JSON form; the text is then `str(value)`.
 
         The tool did its work, so its result is no error. A coroutine is one: its work has not begun.
         """

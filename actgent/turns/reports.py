@@ -171,7 +171,7 @@ class Reports:
         )
 
     def unusable_result(self, context: SessionContext, call: ToolCall, error: UnusableResult) -> None:
-        """Log that JSON cannot carry what a tool returned. The call succeeded, and the model reads `str()` of the value."""
+        """Log that the value of a tool has no JSON form. The call succeeded, and the model gets `str(value)`."""
         _log.warning(
             "agent %s, session %s: tool %s returned a value that is not JSON, so the model reads str() of it: %s",
             self.agent,

@@ -131,16 +131,16 @@ class Caller:
 def new_token(
     name: str, *, owner: str, scopes: Iterable[str], expires: float | None = None
 ) -> tuple[str, AccessToken]:
-    """Make a token.
+    """Create a token and the entry of it for a token file or gateway.
 
     Args:
-        name: For people, in lists and logs.
-        owner: Whose sessions it reaches.
-        scopes: What it allows: `read`, `chat`, `approve`, `journal`, `metrics` or `admin`.
-        expires: Unix time in seconds; None is never.
+        name: Name of the token in lists and logs.
+        owner: Owner whose sessions the token can access.
+        scopes: Allowed operations: `read`, `chat`, `approve`, `journal`, `metrics` or `admin`.
+        expires: Expiry as Unix time in seconds; None for a token without expiry.
 
     Returns:
-        The token itself, which is kept nowhere, and what a gateway keeps of it.
+        The token, which is stored nowhere, and the hash entry that a gateway stores.
     """
     token = f"{PREFIX}{secrets.token_urlsafe(32)}"
     return token, AccessToken(

@@ -186,7 +186,7 @@ def _ignore(_failure: object) -> None:
 
 
 def _taken_up(records: Sequence[Record]) -> Iterator[tuple[Sequence[StateRecord], Message]]:
-    """The messages that had their turn, with what happened to the state since the turn before."""
+    """The messages whose turns have run, each with the state changes since the turn before it."""
     accepted = {each.message.id: each.message for each in records if isinstance(each, Accepted)}
     changes, is_over = list[StateRecord](), True
     for record in records:

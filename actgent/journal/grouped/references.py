@@ -68,7 +68,7 @@ def _follow_state(
     if record.patches and (not is_partial or record.patches.keys() <= values.keys()):
         record = with_values(record, values)
     values.update(record.changes)
-    for key in (*record.reduced, *record.patches):  # what these keys have now is not known
+    for key in (*record.reduced, *record.patches):  # the current values of these keys are unknown
         values.pop(key, None)
     return record
 

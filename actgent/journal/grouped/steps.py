@@ -244,7 +244,7 @@ def decode_page(
     after: int,
     earlier: Callable[[int, int], Sequence[Row]],
 ) -> Page:
-    """Return some records behind the number `after`.
+    """Return some records after the record number `after`.
 
     `earlier(first, count)` returns the rows with so many records before the record `first`, which others may refer to.
 

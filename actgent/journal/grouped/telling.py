@@ -84,7 +84,7 @@ class _Stored:
         return tuple(resolve(records)) if any(map(refers, records)) else records
 
     def _with_given_values(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
-        """Return records whose changes of the state have their values, which nobody changes, as they were given.
+        """Return records whose state changes have whole values. The values must not be changed.
 
         So a difference costs its readers no look into the journal.
         """

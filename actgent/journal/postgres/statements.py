@@ -78,7 +78,8 @@ CLEAR_ACTIVE = (
     "(SELECT session_id, agent FROM sessions WHERE active AND NOT suspended AND length(pending) = 0 "
     f"AND updated_at < %s - {ACTIVE_SECONDS} LIMIT {CLEAR_BATCH} FOR UPDATE SKIP LOCKED)"
 )
-"""Clear `active` of sessions that have rested for a while. A session with anything pending keeps it, whoever writes meanwhile."""
+"""Clear `active` of sessions that have been idle for a while. A session with pending messages keeps the flag, also during a
+concurrent write."""
 SELECT_DUE = (
     "SELECT session_id, due FROM sessions WHERE agent = %s AND due > 0 AND NOT closed "
     'ORDER BY due, session_id COLLATE "C"'

@@ -1,6 +1,6 @@
 """The order in which found memories are returned.
 
-A score is the sum of what words and vectors say: BM25 as a share of the best in the search, and the cosine of the
+A score is the sum of a word score and a vector score: BM25 as a share of the best in the search, and the cosine of the
 vectors, weighted. Scores, unlike ranks, keep the distance between a hit and a guess. A part of the score of the best
 memories goes to those before and after them in the same session, since a question and its answer are often two turns.
 The best memory itself keeps its place. docs/benchmarks.md has the figures.
@@ -40,10 +40,10 @@ def own_scores(words: Mapping[int, float], cosines: Mapping[int, float]) -> dict
 
 
 def spread(scores: Mapping[int, int], neighbours: Iterable[tuple[int, int, int]]) -> dict[int, int]:
-    """Return the scores with what neighbours in a session add. The memories with the best score remain the first.
+    """Return the scores plus shares of the neighbours in the same session. The memories with the best score stay first.
 
     Args:
-        scores: What each memory has by words and vectors.
+        scores: Score of each memory by words and vectors.
         neighbours: A memory that gives, one that receives, and their distance.
     """
     total = dict(scores)

@@ -1,6 +1,6 @@
 """A store of memories in a SQL database. All of this is sync, and runs in the thread of its connection.
 
-What databases do alike is written here once. How they index vectors is different in each.
+This module has the code that is equal for all databases. Only the indexes of vectors differ.
 """
 
 import abc
@@ -100,7 +100,7 @@ TABLES = """
     CREATE TABLE acts (owner TEXT NOT NULL, name TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (owner, name));
     CREATE TABLE marks (owner TEXT NOT NULL, name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (owner, name));
 """
-"""What all databases have; columns never change their meaning. `position`: the place of a memory in its session."""
+"""Schema of all databases. Columns never change their meaning. `position` is the index of a memory in its session."""
 UPGRADE = """
     ALTER TABLE memories ADD COLUMN position {integer} NOT NULL DEFAULT 0;
     UPDATE memories SET position = p.place
@@ -446,7 +446,7 @@ class MemoryStore(abc.ABC):
         return Candidates({number: 0 for (number,) in rows})
 
     def _candidates(self, search: Search, pool: int) -> Candidates:
-        """Return memories with their scores. What a filter says is not looked at yet."""
+        """Return candidate memories with their scores, before filters are applied."""
         words, is_all = self.words.scores(search.scope.key, search.words, pool)
         cosines: dict[int, float] = {}
         if search.vector is not None:

@@ -65,7 +65,7 @@ class WordIndex:
             self._run(f"INSERT INTO terms VALUES {values}", [value for row in some for value in row])  # noqa: S608
 
     def remove(self, number: int, owner: str, text: str, *, is_shared: bool) -> None:
-        """Remove a memory from the index, given what it was added with."""
+        """Remove a memory from the index. The arguments must equal those of `add`."""
         scope = SHARED if is_shared else owner
         keys = [_key(scope, term) for term in {EVERY_MEMORY, *self._terms(text)}]
         for some in _pieces(keys):
@@ -134,7 +134,7 @@ def _rarest(counts: Mapping[str, int], total: int, *, enough: int) -> tuple[dict
     """Return the terms to rank by with their counts, rarest first, and True unless terms are left out for `enough`.
 
     A term that more than half of the memories have says little about one of them, and takes the longest to rank by. It
-    is left out if rarer terms have `enough` rows. Whatever is asked, no more than `RANKED` rows are read.
+    is left out if rarer terms have `enough` rows. A query never reads more than `RANKED` rows.
     """
     rarest: dict[str, int] = {}
     read = 0

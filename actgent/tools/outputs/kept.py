@@ -1,7 +1,7 @@
 """Results too long for the model: kept once in the session's state, and read in pieces by `read_result`.
 
-The state is durable where the session has a journal. What stands in the conversation is the beginning only. Results that memory
-has shortened since are read from the session's record.
+The state is durable if the session has a journal. The conversation holds only the beginning of a result. Results that memory
+has shortened later are read from the session's record.
 """
 
 from collections.abc import Mapping

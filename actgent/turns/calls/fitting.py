@@ -24,9 +24,9 @@ from actgent.tools.outputs.kept import ReadResult, keep_result
 from actgent.tools.outputs.results import capped
 
 HALF = 0.5
-"""The share of the room that a request takes after a cut, so that the next cut is far away."""
-MOST = 0.9
-"""The largest share of a conversation that a cut leaves."""
+"""Share of the room that a request takes after a cut, so that the next cut is far away."""
+MAX_SHARE = 0.9
+"""Maximum share of a conversation that a cut keeps."""
 SHORTENED = (10_000, 1_000)
 """Characters to which long results are shortened, the first that is enough."""
 
@@ -79,7 +79,7 @@ class ContextFitter:
         return self._cut(context, turn, llm, chat, assemble, room=room)
 
     def _recorded(self, context: SessionContext, llm: LLM, chat: Chat) -> window.Counted | None:
-        """Return the count of the last request of a session that was read from its journal, so that it goes on as before."""
+        """Rebuild the token count of the last request after a session was restored, so that cuts happen as without a restart."""
         said = context.conversation.last_answer
         if said is None:
             return None
@@ -151,10 +151,10 @@ class ContextFitter:
 
 
 def _share(view: ModelView, chat: Chat, wanted: float) -> float:
-    """Return the share of a view's messages that is to stay, so that the request takes `wanted` estimated tokens."""
+    """Return the share of a view's messages to keep so that the request takes `wanted` estimated tokens."""
     shown = window.conversation(view.messages())
     others = window.estimate(chat) - shown
-    return min(max((wanted - others) / shown, 0.0), MOST) if shown else 0.0
+    return min(max((wanted - others) / shown, 0.0), MAX_SHARE) if shown else 0.0
 
 
 def with_short_results(context: SessionContext, turn: Turn, chat: Chat, limit: int) -> list[ChatMessage]:
