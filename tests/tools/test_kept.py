@@ -176,3 +176,23 @@ async def test_what_is_kept_is_bounded():
         kept = ["read_result" in result.content for result in results_of(session)]
         assert kept == [True, True, False, False, False]
         assert sum(len(value) for value in session.state.values() if isinstance(value, str)) <= 4_000_000
+
+
+@tool(thread=False, effect="pure")
+def no_text() -> str:
+    """Return an empty text."""
+    return ""
+
+
+@pytest.mark.parametrize(("name", "call_id"), [("long_text", "unknown"), ("no_text", "c")])
+async def test_read_result_refuses_an_id_without_a_text_result(name, call_id):
+    """The error names the id and where ids are found, for an unknown id and for an empty result."""
+    steps = [[ToolCall(name, {}, id="c")], [ToolCall("read_result", {"id": call_id})], "ok"]
+    async with agent_with(*steps, tools=(long_text, no_text)) as agent:
+        session = await agent.create_session("ada")
+        await agent.run("go", session=session)
+        result = results_of(session)[-1]
+    assert result.status == "error"
+    assert (
+        f"no text result with the id '{call_id}': use the id at the end of a shortened result" in result.error
+    )
