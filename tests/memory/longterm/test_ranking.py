@@ -4,7 +4,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from actgent import ConfigurationError, Memories
 from actgent.memory.longterm.ranking import SHARES, UNITS, check_dimensions, own_scores, spread, worth
@@ -29,6 +29,7 @@ def test_scores_add_up(words, cosines):
     st.dictionaries(st.integers(1, 50), st.integers(0, UNITS), min_size=1),
     st.lists(st.tuples(st.integers(1, 50), st.integers(1, 60), st.integers(1, len(SHARES)))),
 )
+@example(scores={1: 90, 2: 70, 3: 80}, links=[(1, 2, 1), (3, 2, 1)])  # two neighbours lift 2 above the best
 def test_the_best_memory_stays_the_first(scores, links):
     """Neighbours receive a part of a score, and none of them passes the memory with the best score."""
     neighbours = [link for link in links if link[0] in scores]
