@@ -1,0 +1,49 @@
+"""`actgent mcp serve`: agents as tools of an MCP server, over standard input and output."""
+
+import importlib.util
+
+import attrs
+
+from actgent.cli.agent_folders import agents_at
+from actgent.cli.signals import Shutdown
+from actgent.errors import ConfigurationError
+from actgent.runtime.runtime import open_runtime
+
+from .standard_streams import protocol_streams
+
+
+@attrs.frozen(kw_only=True)
+class MCPServeOptions:
+    """Options of `actgent mcp serve`."""
+
+    target: str
+    """Agent folder, folder of agent folders, or Python file."""
+    journal: str | None = None
+    """Journal file or URL; None keeps sessions in memory."""
+    offline: bool = False
+    """True to answer from a script instead of a model."""
+
+
+async def serve(options: MCPServeOptions, shutdown: Shutdown) -> int:
+    """Serve one client until it closes standard input, or until the first signal.
+
+    Raises:
+        ConfigurationError: The target has no agent, an option is invalid, or the extra `mcp` is missing.
+        Fenced: Another process owns the journal.
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise ConfigurationError("an MCP server needs the extra: pip install 'actgent[mcp]'")
+    from actgent.interop.mcp import serve_mcp  # noqa: PLC0415 - of the extra
+
+    location = options.journal or "memory:"
+    url = location if "://" in location or location == "memory:" else f"sqlite:///{location}"
+    with protocol_streams() as (receive_stream, send_stream):
+        agents = agents_at(options.target, offline=options.offline)
+        async with open_runtime(journal=url) as runtime:
+            async with runtime.starting():
+                for agent in agents:
+                    agent.grace = 0.0
+                    await runtime.start(agent)
+            with shutdown.interruptible():
+                await serve_mcp(runtime, receive_stream, send_stream)
+    return 0

@@ -1,0 +1,20 @@
+from actgent.web.outside_protocol import OutsideProtocol
+
+from .acp import ACPServer, serve_acp
+from .ag_ui import AGUIProtocol
+from .mcp import MCPProtocol
+from .openai import OpenAIProtocol
+from .vercel import VercelProtocol
+
+__all__ = [
+    "PROTOCOLS",
+    "ACPServer",
+    "AGUIProtocol",
+    "MCPProtocol",
+    "OpenAIProtocol",
+    "OutsideProtocol",
+    "VercelProtocol",
+    "serve_acp",
+]
+
+PROTOCOLS: tuple[OutsideProtocol, ...]

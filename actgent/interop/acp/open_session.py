@@ -1,0 +1,300 @@
+"""One session that a client has opened: its updates, its prompts, and its permission requests."""
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from actgent.agents.session import Session, context_of, services_of
+from actgent.approvals import Approval, Approve, Decision, Reject
+from actgent.errors import ActgentError, Fenced
+from actgent.interop.decisions import decision_of, form_of, question_text
+from actgent.interop.runs import RunEnded, RunEvent, RunReader, RunSuspended, RunToolProgressed
+from actgent.journal.base import Journal
+from actgent.journal.records import MessageEndRecord
+from actgent.messages import NO_USAGE, Part, Usage, new_id
+from actgent.runtime.subscriptions import follow_session
+from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
+from actgent.support.logs import logger_of
+
+from .json_rpc import INTERNAL_ERROR, JSONRPCConnection, RequestId, RPCError, Wire
+from .updates import UpdateEncoder
+
+STOP_REASONS = {
+    "length": "max_tokens",
+    "limit": "max_turn_requests",
+    "refusal": "refusal",
+    "filter": "refusal",
+    "guard": "refusal",
+    "interrupted": "cancelled",
+    "stopped": "cancelled",
+}
+"""Stop reasons of ACP by the kind of the failure."""
+CANCELLED = "the client has cancelled the prompt"
+_ALLOW: Wire = {"optionId": "allow", "name": "Allow", "kind": "allow_once"}
+_REJECT: Wire = {"optionId": "reject", "name": "Reject", "kind": "reject_once"}
+_log = logger_of(__name__)
+
+
+@attrs.define(eq=False)
+class Prompt:
+    """A prompt of the client, from its request to the end of its message."""
+
+    request_id: RequestId
+    """Id of the client's request."""
+    former: "Prompt | None" = None
+    """Prompt before this one in the session, which is sent first; None after that."""
+    message_id: str = attrs.field(factory=new_id)
+    """Id of the message that the prompt becomes."""
+    sent: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the message is in the inbox, or was refused. The next prompt of the session waits for it."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the message has ended."""
+    is_cancelled: bool = False
+    """True after the client has cancelled the prompt."""
+    failed: str | None = None
+    """Kind of the failure; None is an answer."""
+    reason: str = ""
+    """Actgent's description of the failure."""
+    stop: str = ""
+    """Reason for which the model stopped its last answer."""
+    usage: Usage = NO_USAGE
+    """Usage of the model calls of the turn."""
+
+    def end(self, failed: str | None, reason: str = "") -> None:
+        """Record the end of the message; only the first call counts."""
+        if not self.ended.is_set():
+            self.failed, self.reason = failed, reason
+            self.ended.set()
+
+    def to_result(self) -> Wire:
+        """Return the result of the request.
+
+        Raises:
+            RPCError: The message failed for a reason that ACP has no stop reason for.
+        """
+        found = self.failed
+        stop = STOP_REASONS.get(found or ("length" if self.stop == "length" else ""), "end_turn")
+        if found is not None and found not in STOP_REASONS:
+            raise RPCError(INTERNAL_ERROR, self.reason or f"the agent failed: {found}")
+        result: Wire = {"stopReason": stop, "_meta": {"actgent": {"messageId": self.message_id}}}
+        if found is None:
+            used = self.usage
+            result["usage"] = {
+                "inputTokens": used.input_tokens,
+                "outputTokens": used.output_tokens,
+                "totalTokens": used.input_tokens + used.output_tokens,
+            }
+        return result
+
+
+class OpenSession:
+    """Follows a session and sends what happens in it to the client, for all of its turns."""
+
+    def __init__(self, session: Session, cwd: str, connection: JSONRPCConnection, *, has_forms: bool) -> None:
+        """Args: `cwd` is the client's working directory; `has_forms` is True if the client shows forms of approvals."""
+        self.session, self.cwd = session, cwd
+        self._connection, self._has_forms = connection, has_forms
+        self._encoder = UpdateEncoder()
+        self._readers: dict[str, RunReader] = {}
+        """Readers of the turns that have not ended, by the id of their message."""
+        self._prompts: dict[str, Prompt] = {}
+        """Prompts that have not ended, by the id of their message, oldest first."""
+        self._last: Prompt | None = None
+        self._asked: set[str] = set()
+        """Ids of approvals that the client was asked for."""
+        self._update_lock = trio.Lock()
+        self._scope = trio.CancelScope()
+
+    def close(self) -> None:
+        """Stop following the session."""
+        self._scope.cancel()
+
+    async def follow(
+        self, journal: Journal | None, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Send the session's updates until the session or the connection ends."""
+        key, table = context_of(self.session).key, services_of(self.session).running.sessions
+        failed, reason = "stopped", "the session was closed"
+        try:
+            with self._scope:
+                async with follow_session(journal, table, key, after=None) as follower:
+                    task_status.started()
+                    while True:
+                        await self._receive(await follower.receive())
+        except trio.EndOfChannel:
+            pass  # the session was closed or erased
+        except Fenced:
+            failed, reason = "moved", "another process continues the session"
+        except ActgentError as error:
+            _log.error("session %s cannot be followed: %s", self.session.id, error)
+            failed, reason = "journal", str(error)
+        for prompt in self._prompts.values():
+            prompt.end(failed, reason)
+
+    async def send_history(self) -> None:
+        """Send what was said in the session so far. Updates of a running turn follow it."""
+        updates = list(self._encoder.encode_history(self.session.history))
+        async with self._update_lock:
+            for update in updates:
+                await self._send(update)
+
+    async def _send(self, update: Wire) -> None:
+        await self._connection.notify("session/update", {"sessionId": self.session.id, "update": update})
+
+    # --- prompts ---------------------------------------------------------------------------
+
+    def add_prompt(self, request_id: RequestId) -> Prompt:
+        """Return a new prompt. Prompts are answered in the order of these calls."""
+        prompt = self._last = Prompt(request_id, self._last)
+        self._prompts[prompt.message_id] = prompt
+        return prompt
+
+    async def answer(self, prompt: Prompt, parts: Sequence[Part]) -> Wire:
+        """Send the message of a prompt, wait for its end, and return the result of the request.
+
+        Raises:
+            RPCError: The message was not accepted, or it failed.
+        """
+        try:
+            if prompt.former is not None:
+                await prompt.former.sent.wait()
+                prompt.former = None
+            if prompt.is_cancelled:
+                prompt.end("interrupted")
+            else:
+                await self._chat(prompt, parts)
+            self.ask_for_all()
+            await prompt.ended.wait()
+        finally:
+            prompt.sent.set()
+            self._prompts.pop(prompt.message_id, None)
+        return prompt.to_result()
+
+    async def _chat(self, prompt: Prompt, parts: Sequence[Part]) -> None:
+        try:
+            await self.session.chat(parts, message_id=prompt.message_id, metadata={"cwd": self.cwd})
+        except ActgentError as error:
+            raise RPCError(INTERNAL_ERROR, str(error)) from error
+        prompt.sent.set()
+        if prompt.is_cancelled:  # while the message was sent
+            await self.cancel(prompt)
+
+    async def cancel_all(self) -> None:
+        """Interrupt the prompts that have not ended, in the order in which they were sent."""
+        for prompt in [*self._prompts.values()]:
+            prompt.is_cancelled = True
+        for prompt in [*self._prompts.values()]:
+            await self.cancel(prompt)
+
+    async def cancel_request(self, request_id: object) -> None:
+        """Interrupt the prompt of a request; do nothing if it has ended."""
+        for prompt in [*self._prompts.values()]:
+            if prompt.request_id == request_id:
+                await self.cancel(prompt)
+
+    async def cancel(self, prompt: Prompt) -> None:
+        """Interrupt a prompt; one that was not sent yet is not sent."""
+        prompt.is_cancelled = True
+        if prompt.sent.is_set():
+            await self.session.interrupt(CANCELLED, message_id=prompt.message_id)
+
+    # --- what happens in the session ---------------------------------------------------------
+
+    async def _receive(self, item: FollowedItem) -> None:
+        async with self._update_lock:
+            for event in self._read(item):
+                for update in self._encoder.encode(event):
+                    await self._send(update)
+                if isinstance(event, RunSuspended):
+                    for approval in event.of_people:
+                        self._ask(approval)
+        record = item.record if isinstance(item, FollowedRecord) else None
+        if isinstance(record, MessageEndRecord):
+            self._readers.pop(record.message_id, None)
+            if (prompt := self._prompts.get(record.message_id)) is not None:
+                prompt.end(record.failed, record.words)
+
+    def _read(self, item: FollowedItem) -> Sequence[RunEvent]:
+        """Return the events of an item. Each turn has a reader, since a message may arrive during the turn of another one."""
+        if not isinstance(item, FollowedRecord | PartialText):
+            return [RunToolProgressed(progress=item)]
+        turn = item.turn
+        if (reader := self._readers.get(turn)) is None:
+            reader = self._readers[turn] = RunReader(turn, lambda: self.session.approvals, turn=turn)
+        events = reader.read(item)
+        reader.is_over = False  # a suspended turn continues
+        for event in events:
+            if isinstance(event, RunEnded) and (prompt := self._prompts.get(turn)) is not None:
+                prompt.stop, prompt.usage = event.stop, event.usage
+        return events
+
+    # --- approvals -------------------------------------------------------------------------
+
+    def ask_for_all(self) -> None:
+        """Ask the client for each open approval that it was not asked for, e.g. before a restart."""
+        for approval in self.session.approvals:
+            self._ask(approval)
+
+    def _ask(self, approval: Approval) -> None:
+        if approval.id not in self._asked:
+            self._asked.add(approval.id)
+            self._connection.start(self._decide, approval)
+
+    async def _decide(self, approval: Approval) -> None:
+        """Ask the client for an approval, and record the decision. Without one, the call waits, and the prompts end."""
+        try:
+            decision = await self._request_decision(approval)
+        except RPCError as error:
+            _log.warning("the client did not decide on tool %s: %s", approval.tool_name, error.text)
+            decision = None
+        if decision is not None:
+            try:
+                await self.session.answer(approval, decision, by=self.session.owner)
+            except ActgentError as error:  # decided elsewhere, or expired; or its form was not filled in
+                _log.warning("the decision on tool %s has no effect: %s", approval.tool_name, error)
+            else:
+                return
+        self._asked.discard(approval.id)
+        if any(each.id == approval.id for each in self.session.approvals):
+            for prompt in self._prompts.values():
+                prompt.end("interrupted")
+
+    async def _request_decision(self, approval: Approval) -> Decision | None:
+        is_question = approval.form is not None or not approval.again
+        if is_question and self._has_forms:
+            return await self._request_form(approval)
+        is_form_required = approval.form is not None and bool(approval.form.get("required"))
+        result = await self._connection.request(
+            "session/request_permission",
+            {
+                "sessionId": self.session.id,
+                "toolCall": {
+                    "toolCallId": approval.call_id,
+                    "title": question_text(approval),
+                    "kind": "other",
+                    "status": "pending",
+                    "rawInput": dict(approval.arguments),
+                },
+                # A form with required fields cannot be filled in by a permission.
+                "options": [_REJECT] if is_form_required else [_ALLOW, _REJECT],
+            },
+        )
+        outcome = result.get("outcome")
+        option = outcome.get("optionId") if isinstance(outcome, Mapping) else None
+        if option == _ALLOW["optionId"] and not is_form_required:
+            return Approve()
+        return Reject("the user has rejected it") if option == _REJECT["optionId"] else None
+
+    async def _request_form(self, approval: Approval) -> Decision | None:
+        result = await self._connection.request(
+            "elicitation/create",
+            {
+                "mode": "form",
+                "sessionId": self.session.id,
+                "toolCallId": approval.call_id,
+                "message": question_text(approval),
+                "requestedSchema": form_of(approval),
+            },
+        )
+        return decision_of(approval, result.get("action"), result.get("content"))

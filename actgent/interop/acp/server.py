@@ -1,0 +1,260 @@
+"""An agent as a server of ACP v1, the Agent Client Protocol of editors. Source: agentclientprotocol.com, schema 1.19.
+
+Sessions belong to the user `user`, as those of `actgent chat`, and their ids are those of the runtime.
+"""
+
+from collections.abc import Awaitable, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+import orjson
+import trio
+
+from actgent import __version__
+from actgent.agents.agent import Agent
+from actgent.agents.session import Session
+from actgent.errors import ConfigurationError, SessionClosed, SessionNotFound
+from actgent.journal.base import Journal, SessionSummary
+from actgent.journal.records import MessageAcceptedRecord
+from actgent.journal.session_lists import Cursor, SessionFilter
+from actgent.messages import Message
+from actgent.runtime.runtime import Runtime
+
+from .content import parts_of_prompt
+from .json_rpc import INVALID_PARAMS, NOT_FOUND, JSONRPCConnection, RPCError, RPCRequest, Wire
+from .open_session import OpenSession
+
+VERSION = 1
+"""Version of the protocol."""
+PAGE = 50
+"""Sessions of one page of a list."""
+OWNER = "user"
+"""Owner of the sessions, as in a terminal."""
+TITLE_CHARS = 80
+FIRST_RECORDS = 16
+"""Records of a session that are read for its title and working directory."""
+_MCP_SERVERS = (
+    "mcpServers of a session are not supported: add the servers to mcp_config.json in the agent's folder"
+)
+
+
+class ACPServer:
+    """Serves one client of ACP over two byte streams. See `serve_acp`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        agent: Agent,
+        receive_stream: trio.abc.ReceiveStream,
+        send_stream: trio.abc.SendStream,
+    ) -> None:
+        if runtime.journal is None:
+            raise ConfigurationError(
+                "ACP sessions need a journal: open_runtime(journal='sqlite:///FILE') or 'memory:'"
+            )
+        self._runtime, self._agent, self._journal = runtime, agent, runtime.journal
+        self._sessions: dict[str, OpenSession] = {}
+        self._has_forms = False
+        self._connection = JSONRPCConnection(
+            receive_stream,
+            send_stream,
+            handlers={
+                "initialize": self._initialize,
+                "authenticate": self._authenticate,
+                "session/new": self._create,
+                "session/load": self._load,
+                "session/resume": self._resume,
+                "session/list": self._list,
+                "session/close": self._close,
+                "session/delete": self._delete,
+                "session/prompt": self._prompt,
+            },
+            notification_handlers={
+                "session/cancel": self._cancel,
+                "$/cancel_request": self._cancel_request,
+            },
+        )
+
+    async def run(self) -> None:
+        """Serve the client until it closes its stream."""
+        with self._runtime.asking_elsewhere():
+            await self._connection.run()
+
+    async def _initialize(self, request: RPCRequest) -> Wire:
+        await trio.lowlevel.checkpoint()
+        capabilities = request.params.get("clientCapabilities")
+        elicitation = capabilities.get("elicitation") if isinstance(capabilities, Mapping) else None
+        self._has_forms = isinstance(elicitation, Mapping) and elicitation.get("form") is not None
+        return {
+            "protocolVersion": VERSION,
+            "agentInfo": {"name": "actgent", "title": self._agent.name, "version": __version__},
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
+                "mcpCapabilities": {"http": False, "sse": False},
+                "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}},
+            },
+            "authMethods": [],
+        }
+
+    async def _authenticate(self, request: RPCRequest) -> Wire:
+        await trio.lowlevel.checkpoint()
+        raise RPCError(INVALID_PARAMS, "no authentication is needed: initialize offers no authMethods")
+
+    # --- sessions --------------------------------------------------------------------------
+
+    async def _create(self, request: RPCRequest) -> Wire:
+        cwd = _check_session_params(request)
+        session = await self._agent.create_session(OWNER)
+        await self._open(session, cwd)
+        return {"sessionId": session.id}
+
+    async def _load(self, request: RPCRequest) -> Wire:
+        opened = await self._open_stored(request)
+        await opened.send_history()
+        opened.ask_for_all()
+        return {}
+
+    async def _resume(self, request: RPCRequest) -> Wire:
+        opened = await self._open_stored(request)
+        opened.ask_for_all()
+        return {}
+
+    async def _open_stored(self, request: RPCRequest) -> OpenSession:
+        """Open a session of the journal. An unfinished turn resumes."""
+        session_id, cwd = request.text("sessionId"), _check_session_params(request)
+        try:
+            session = await self._agent.open_session(session_id, owner=OWNER)
+        except (SessionNotFound, SessionClosed):
+            raise _unknown(session_id) from None
+        return self._sessions.get(session.id) or await self._open(session, cwd)
+
+    async def _open(self, session: Session, cwd: str) -> OpenSession:
+        opened = OpenSession(session, cwd, self._connection, has_forms=self._has_forms)
+        self._sessions[session.id] = opened
+        await self._connection.start_ready(opened.follow, self._journal)
+        return opened
+
+    async def _list(self, request: RPCRequest) -> Wire:
+        cwd, cursor = request.params.get("cwd"), request.params.get("cursor")
+        after = None if cursor is None else self._cursor_of(cursor)
+        wanted = SessionFilter(agent=self._agent.name, owner=OWNER, roots=True)
+        found = await self._journal.page(wanted, after=after, limit=PAGE)
+        sessions = [
+            described
+            for summary in found
+            if not summary.closed and (described := await _describe(self._journal, summary)) is not None
+        ]
+        result: Wire = {"sessions": [each for each in sessions if cwd in (None, each["cwd"])]}
+        if len(found) == PAGE:
+            result["nextCursor"] = orjson.dumps([found[-1].updated_at, found[-1].session_id]).decode()
+        return result
+
+    def _cursor_of(self, text: object) -> Cursor:
+        try:
+            updated_at, session_id = orjson.loads(str(text))
+            return Cursor(float(updated_at), self._agent.name, str(session_id))
+        except (ValueError, TypeError):
+            raise RPCError(INVALID_PARAMS, "cursor is the nextCursor of a list") from None
+
+    async def _close(self, request: RPCRequest) -> Wire:
+        """Stop the turns of a session and forget it. It stays in the journal, and may be loaded again."""
+        await self._leave(self._opened(request))
+        return {}
+
+    async def _leave(self, opened: OpenSession) -> None:
+        await opened.cancel_all()
+        opened.close()
+        self._sessions.pop(opened.session.id, None)
+
+    async def _delete(self, request: RPCRequest) -> Wire:
+        session_id = request.text("sessionId")
+        head = await self._journal.head(self._agent.name, session_id)
+        if head is None or head.owner != OWNER:
+            raise _unknown(session_id)
+        if (opened := self._sessions.get(session_id)) is not None:
+            await self._leave(opened)
+        await self._runtime.delete_session(session_id, agent=self._agent.name)
+        return {}
+
+    def _opened(self, request: RPCRequest) -> OpenSession:
+        session_id = request.text("sessionId")
+        opened = self._sessions.get(session_id)
+        if opened is None:
+            raise RPCError(
+                NOT_FOUND, f"session {session_id!r:.200} is not open: send session/load or session/resume"
+            )
+        return opened
+
+    # --- prompts ---------------------------------------------------------------------------
+
+    def _prompt(self, request: RPCRequest) -> Awaitable[Wire]:
+        """Note the prompt at once, so that a cancellation that follows the request finds it."""
+        opened, parts = self._opened(request), parts_of_prompt(request.params.get("prompt"))
+        return opened.answer(opened.add_prompt(request.id), parts)
+
+    async def _cancel(self, params: Mapping[str, Any]) -> None:
+        if (opened := self._sessions.get(str(params.get("sessionId")))) is not None:
+            await opened.cancel_all()
+
+    async def _cancel_request(self, params: Mapping[str, Any]) -> None:
+        for opened in [*self._sessions.values()]:
+            await opened.cancel_request(params.get("requestId"))
+
+
+async def serve_acp(
+    runtime: Runtime,
+    agent: Agent,
+    receive_stream: trio.abc.ReceiveStream,
+    send_stream: trio.abc.SendStream,
+) -> None:
+    """Serve one client of ACP v1 until it closes its stream. Turns that run then resume when their session is loaded again.
+
+    Args:
+        runtime: Runtime with a journal.
+        agent: The agent of the sessions; it is running in the runtime.
+        receive_stream: Lines of the client, such as the standard input.
+        send_stream: Lines for the client, such as the standard output. Nothing else may be written to it.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+    """
+    await ACPServer(runtime, agent, receive_stream, send_stream).run()
+
+
+def _check_session_params(request: RPCRequest) -> str:
+    """Return the working directory of a session.
+
+    Raises:
+        RPCError: The directory is not absolute, or MCP servers are given.
+    """
+    cwd = request.text("cwd")
+    if not PurePath(cwd).is_absolute():
+        raise RPCError(INVALID_PARAMS, "cwd is an absolute path")
+    if request.params.get("mcpServers"):
+        raise RPCError(INVALID_PARAMS, _MCP_SERVERS)
+    return cwd
+
+
+def _unknown(session_id: str) -> RPCError:
+    return RPCError(NOT_FOUND, f"there is no session {session_id!r:.200}")
+
+
+async def _describe(journal: Journal, summary: SessionSummary) -> Wire | None:
+    """Return a session for a list; None if its first message did not come from a client of ACP."""
+    first = await _first_message(journal, summary)
+    cwd = None if first is None else first.metadata.get("cwd")
+    if first is None or not isinstance(cwd, str):
+        return None
+    return {
+        "sessionId": summary.session_id,
+        "cwd": cwd,
+        "title": " ".join(first.text.split())[:TITLE_CHARS],
+        "updatedAt": datetime.fromtimestamp(summary.updated_at, UTC).isoformat(),
+    }
+
+
+async def _first_message(journal: Journal, summary: SessionSummary) -> Message | None:
+    records = await journal.read(summary.session_id, agent=summary.agent, after=0, limit=FIRST_RECORDS)
+    return next((each.message for each in records if isinstance(each, MessageAcceptedRecord)), None)

@@ -1,0 +1,282 @@
+"""AG-UI 1.0: `POST /agui/{agent}` starts a run and streams its events. Source: docs.ag-ui.com, protocol 1.0.0.
+
+The thread is the session, and the run id is the message id: a repeated run gives the same events and is answered once.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from starlette.responses import Response
+
+from actgent.agents.session import Session
+from actgent.approvals import Approval, Approve, Decision, Edit, Reject, Respond
+from actgent.journal.records import TurnOptions
+from actgent.messages import Part, Text, ToolCall, ToolResult
+from actgent.tools.outputs.result_text import to_text
+from actgent.web.problems import Problem
+from actgent.web.routes.endpoints import Endpoint, HTTPCall
+
+from .content import call_arguments, media_of_url, text_field, to_client_id, to_file
+from .runs import (
+    AnswerDone,
+    RunEnded,
+    RunEvent,
+    RunSuspended,
+    RunToolDone,
+    TextDelta,
+    TextDiscarded,
+    tool_error_text,
+)
+from .serving import Run, RunStream, caller_tools, find_session, to_sse
+
+Wire = dict[str, Any]
+_MEDIA = ("image", "audio", "video", "document")
+
+
+@attrs.define
+class AGUIEncoder:
+    """Converts the events of a run to AG-UI events."""
+
+    thread_id: str
+    run_id: str
+    session: Session
+    shows_foreign: bool
+    """True if the client may see the text of exceptions of foreign code."""
+    _open: str = ""
+    """Id of the text message that is open."""
+    _restarts: int = 0
+    """Number of texts that were discarded."""
+    _calls: set[str] = attrs.field(factory=set)
+    """Ids of the calls that were emitted in this run."""
+
+    def first(self) -> bytes:
+        """Return the event with which each run begins."""
+        return self._sse("RUN_STARTED", threadId=self.thread_id, runId=self.run_id, protocolVersion="1.0")
+
+    def encode(self, event: RunEvent) -> bytes:
+        """Return an event as server-sent events; empty if AG-UI has no counterpart."""
+        return b"".join(self._encode(event))
+
+    def _encode(self, event: RunEvent) -> Iterator[bytes]:
+        match event:
+            case TextDelta():
+                yield from self._add_text(event)
+            case TextDiscarded():
+                yield from self._close_text()
+                self._restarts += 1
+            case AnswerDone():
+                parent = self._open
+                yield from self._close_text()
+                for call in event.calls:
+                    yield from self._call(call, parent)
+            case RunToolDone():
+                yield from self._result(event.result)
+            case RunSuspended():
+                yield from self._suspend(event)
+            case RunEnded():
+                yield from self._end(event)
+
+    def _add_text(self, event: TextDelta) -> Iterator[bytes]:
+        message_id = f"{event.reply_id}-{self._restarts}" if self._restarts else event.reply_id
+        if self._open != message_id:
+            yield from self._close_text()
+            self._open = message_id
+            yield self._sse("TEXT_MESSAGE_START", messageId=message_id, role="assistant")
+        yield self._sse("TEXT_MESSAGE_CONTENT", messageId=message_id, delta=event.text)
+
+    def _close_text(self) -> Iterator[bytes]:
+        if self._open:
+            yield self._sse("TEXT_MESSAGE_END", messageId=self._open)
+            self._open = ""
+
+    def _call(self, call: ToolCall, parent: str) -> Iterator[bytes]:
+        self._calls.add(call.id)
+        above = {"parentMessageId": parent} if parent else {}
+        yield self._sse("TOOL_CALL_START", toolCallId=call.id, toolCallName=call.name, **above)
+        yield self._sse("TOOL_CALL_ARGS", toolCallId=call.id, delta=to_text(call_arguments(call)))
+        yield self._sse("TOOL_CALL_END", toolCallId=call.id)
+
+    def _result(self, result: ToolResult) -> Iterator[bytes]:
+        """Emit a result. The call of a resumed run was emitted by the run before it, and its result has no event there."""
+        if result.call_id not in self._calls:
+            return
+        content = result.content
+        if result.status != "success":
+            content = tool_error_text(
+                result.status, result.error, result.raised, shows_foreign=self.shows_foreign
+            )
+        yield self._sse(
+            "TOOL_CALL_RESULT", messageId=result.id, toolCallId=result.call_id, content=content, role="tool"
+        )
+
+    def _suspend(self, event: RunSuspended) -> Iterator[bytes]:
+        """End the run. Calls of the client's tools were emitted already, and the client runs them now."""
+        if event.of_people:
+            yield from self._finish({"type": "interrupt", "interrupts": [*map(_interrupt, event.of_people)]})
+        else:
+            pending = [each.call_id for each in event.caller_calls]
+            yield from self._finish({"type": "success"}, pendingToolCallIds=pending)
+
+    def _end(self, event: RunEnded) -> Iterator[bytes]:
+        yield from self._close_text()
+        if self._restarts:
+            yield self._sse("MESSAGES_SNAPSHOT", messages=_snapshot(self.session))
+        if event.failed in ("interrupted", "stopped"):
+            yield from self._finish({"type": "cancelled"})
+        elif event.failed:
+            words = event.reason or f"the agent failed: {event.failed}"
+            yield self._sse("RUN_ERROR", message=words, code=event.failed)
+        else:
+            yield from self._finish({"type": "success"})
+
+    def _finish(self, outcome: Wire, **fields: Any) -> Iterator[bytes]:
+        yield from self._close_text()
+        yield self._sse("RUN_FINISHED", threadId=self.thread_id, runId=self.run_id, outcome=outcome, **fields)
+
+    @staticmethod
+    def _sse(kind: str, **fields: Any) -> bytes:
+        return to_sse({"type": kind, "timestamp": int(time.time() * 1000), **fields})
+
+
+def _interrupt(approval: Approval) -> Wire:
+    found: Wire = {
+        "id": approval.id,
+        "reason": "tool_call",
+        "message": approval.question or f"Run {approval.tool_name}?",
+        "toolCallId": approval.call_id,
+    }
+    if approval.form is not None:
+        found["responseSchema"] = dict(approval.form)
+    return found
+
+
+def _snapshot(session: Session) -> list[Wire]:
+    """Return what users and assistants said in a session."""
+    return [
+        {"id": each.id, "role": each.sender.kind, "content": each.text}
+        for each in session.history
+        if each.sender.kind in ("user", "assistant") and each.text
+    ]
+
+
+async def start_run(call: HTTPCall) -> Response:
+    """Start an AG-UI run, or resume it by `resume`, and stream its events. A repeated `runId` gives the same run."""
+    body = call.body
+    thread_id, run_id = text_field(body.get("threadId"), "threadId"), text_field(body.get("runId"), "runId")
+    agent, offered = call.path["agent"], body.get("tools")
+    tools = caller_tools(call, agent, _tools_of(offered)) if offered else ()
+    decisions, results = _decisions_of(body), _results_of(body)
+    if decisions and not call.caller.allows("approve"):
+        raise Problem("forbidden", "resume takes the scope approve")
+    is_answer = bool(decisions or results)
+    content = "" if is_answer else _content_of(body)
+    session = await find_session(call, agent, to_client_id(thread_id))
+    asked = Run(
+        call=call,
+        session=session,
+        message_id="" if is_answer else to_client_id(run_id),
+        content=content,
+        decisions=decisions,
+        results=results,
+        options=TurnOptions(tools=tools) if tools else None,
+    )
+    encoder = AGUIEncoder(thread_id, run_id, session, call.shows_foreign)
+    return RunStream(asked, encoder.encode, first=encoder.first)
+
+
+def _tools_of(given: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise Problem("invalid", "tools is a list of objects")
+    return [{name: each.get(name) for name in ("name", "description", "parameters")} for each in given]
+
+
+def _results_of(body: Mapping[str, Any]) -> dict[str, Decision]:
+    """Return the results of the client's tools, which are the last messages, by the id of the call."""
+    found: dict[str, Decision] = {}
+    messages = body.get("messages")
+    for message in reversed(messages if isinstance(messages, list) else []):
+        if not isinstance(message, dict) or message.get("role") != "tool":
+            break
+        content = message.get("content")
+        text = content if isinstance(content, str) else to_text(content)
+        error = message.get("error")
+        call_id = text_field(message.get("toolCallId"), "toolCallId")
+        found[call_id] = Reject(str(error)) if error else Respond(text)
+    return found
+
+
+def _content_of(body: Mapping[str, Any]) -> str | Sequence[Part]:
+    messages = body.get("messages")
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role") != "user":
+        raise Problem("invalid", "the last of messages is one with the role user")
+    content = last.get("content")
+    if isinstance(content, list) and content:
+        return [_part_of(each) for each in content]
+    return text_field(content, "content of the last message")
+
+
+def _part_of(part: Any) -> Part:
+    if not isinstance(part, dict):
+        raise Problem("invalid", "a part of the content is an object")
+    if part.get("type") == "text":
+        return Text(text_field(part.get("text"), "text"))
+    source = part.get("source")
+    if part.get("type") not in _MEDIA or not isinstance(source, dict):
+        raise Problem("invalid", "the type of a part is text, image, audio, video or document")
+    value, kind = text_field(source.get("value"), "value"), str(source.get("mimeType") or "")
+    if source.get("type") == "url":
+        return media_of_url(value, kind or ("image/*" if part["type"] == "image" else ""))
+    return to_file(value, kind)
+
+
+def _decisions_of(body: Mapping[str, Any]) -> dict[str, Decision]:
+    """Return the decisions of `resume`, by the id of the interrupt."""
+    given = body.get("resume") or []
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise Problem("invalid", "resume is a list of objects")
+    return {text_field(each.get("interruptId"), "interruptId"): _decision_of(each) for each in given}
+
+
+def _decision_of(given: Mapping[str, Any]) -> Decision:
+    payload = given.get("payload")
+    fields = payload if isinstance(payload, dict) else {}
+    if given.get("status") == "cancelled" or fields.get("approved") is False:
+        return Reject(str(fields.get("reason") or "the user has cancelled it"))
+    if isinstance(fields.get("editedArgs"), dict):
+        return Edit(fields["editedArgs"])
+    if "response" in fields:
+        response = fields["response"]
+        return Respond(response if isinstance(response, str) else to_text(response))
+    content = {name: value for name, value in fields.items() if name != "approved"}
+    return Approve(content=content or None)
+
+
+@attrs.frozen
+class AGUIProtocol:
+    """AG-UI 1.0 at `/agui/{agent}`."""
+
+    name: str = attrs.field(default="ag-ui", init=False)
+    title: str = attrs.field(default="AG-UI clients", init=False)
+    address: str = attrs.field(default="/agui/AGENT", init=False)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return (
+            Endpoint(
+                prefix="",
+                verb="POST",
+                path="/agui/{agent}",
+                answer=start_run,
+                scope="chat",
+                body={"type": "object"},
+                has_parts=True,
+                gives="text/event-stream",
+                streams=True,
+            ),
+        )
+
+
+__all__ = ["AGUIEncoder", "AGUIProtocol"]

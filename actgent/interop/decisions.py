@@ -1,0 +1,59 @@
+"""Approvals as forms that outside clients show (`elicitation/create` of MCP and ACP), and their answers as decisions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from actgent.approvals import Approval, Approve, Decision, Reject, Respond
+
+ANSWER = "answer"
+"""Field of a form for an answer that is not an object."""
+APPROVE = "approve"
+"""Field of a form that only approves or rejects."""
+_APPROVAL_FORM: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {APPROVE: {"type": "boolean", "title": "Approve", "description": "Run the tool"}},
+    "required": [APPROVE],
+}
+
+
+def question_text(approval: Approval) -> str:
+    """Return the question of an approval as text."""
+    return approval.question or f"Run {approval.tool_name}?"
+
+
+def form_of(approval: Approval) -> dict[str, Any]:
+    """Return the JSON Schema of the form that decides an approval. It describes an object."""
+    form = approval.form
+    if form is None:
+        if approval.again:
+            return dict(_APPROVAL_FORM)
+        form = {"type": "string"}
+    return dict(form) if _is_object(form) else _wrapped(form)
+
+
+def decision_of(approval: Approval, action: object, content: object) -> Decision | None:
+    """Return the decision of a form that a client has answered; None if the user has not decided.
+
+    Args:
+        approval: The approval that the client was asked for.
+        action: `accept`, `decline` or `cancel`.
+        content: Values of the fields, for `accept`.
+    """
+    if action == "decline":
+        return Reject("the user has rejected it")
+    if action != "accept":
+        return None
+    values = content if isinstance(content, Mapping) else {}
+    if approval.again and approval.form is None:
+        return Approve() if values.get(APPROVE) is True else Reject("the user has rejected it")
+    value = values if approval.form is not None and _is_object(approval.form) else values.get(ANSWER, "")
+    return Approve(content=values) if approval.again else Respond(value)
+
+
+def _is_object(form: Mapping[str, Any]) -> bool:
+    return form.get("type") == "object" or "properties" in form
+
+
+def _wrapped(form: Mapping[str, Any]) -> dict[str, Any]:
+    member = dict(form) if "type" in form else {"type": "string", **form}
+    return {"type": "object", "properties": {ANSWER: member}, "required": [ANSWER]}

@@ -1,0 +1,31 @@
+"""Lines of a byte stream, as protocols over standard streams exchange them."""
+
+from collections.abc import AsyncGenerator
+
+import trio
+
+MAX_LINE_BYTES = 10 * 1024 * 1024
+"""Longest line in bytes that is read. A longer line is discarded."""
+
+
+async def read_lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes | None, None]:
+    """Yield the lines of a stream without their ends; None for a line that is longer than `MAX_LINE_BYTES`."""
+    buffer, is_discarding = bytearray(), False
+    async for chunk in stream:
+        searched = len(buffer)
+        buffer += chunk
+        begin = 0
+        while (end := buffer.find(b"\n", max(begin, searched))) >= 0:
+            if is_discarding:
+                is_discarding = False
+            else:
+                yield bytes(buffer[begin:end]) if end - begin <= MAX_LINE_BYTES else None
+            begin = end + 1
+        del buffer[:begin]
+        if len(buffer) > MAX_LINE_BYTES and not is_discarding:
+            is_discarding = True
+            yield None
+        if is_discarding:
+            buffer.clear()
+    if buffer and not is_discarding:
+        yield bytes(buffer)

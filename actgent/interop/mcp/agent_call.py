@@ -1,0 +1,268 @@
+"""One call of an agent as a tool: the run of one message in a session, with questions to the client's user."""
+
+import hashlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import orjson
+import trio
+
+from actgent.agents.session import Session, context_of, face_of
+from actgent.approvals import Approval, Decision
+from actgent.errors import ActgentError, AlreadyDecided, Fenced, InvalidArguments, SessionClosed
+from actgent.interop.decisions import decision_of
+from actgent.interop.runs import AnswerDone, RunEnded, RunEvent, RunReader, RunSuspended
+from actgent.journal.base import Journal
+from actgent.journal.records import OutcomeRecord
+from actgent.journal.session_lists import SessionKey
+from actgent.messages import Sender, new_id
+from actgent.runtime.sessions.session_opener import SessionOpener
+from actgent.runtime.subscriptions import SessionFollower, follow_session
+from actgent.sessions.subscriptions import FollowedItem, FollowedRecord
+
+CLOSE_SECONDS = 30
+"""Time for which the end of a session is waited for."""
+
+Report = Callable[[str], Awaitable[None]]
+"""Reports progress: what the agent does now."""
+Ask = Callable[[Approval], Awaitable[Decision | None]]
+"""Asks the client's user for an approval; None is no decision."""
+
+
+@attrs.frozen(kw_only=True)
+class CallState:
+    """What continues a call after a question. The client returns it, sealed."""
+
+    session_id: str
+    """Id of the session."""
+    message_id: str
+    """Id of the message that the agent answers."""
+    after: int
+    """Number of the record at which the turn was suspended."""
+    is_temporary: bool
+    """True if the session ends with the answer."""
+
+    def to_text(self) -> str:
+        """Return the state as text."""
+        return orjson.dumps(attrs.asdict(self)).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> "CallState":
+        """Return the state of a text."""
+        return cls(**orjson.loads(text))
+
+
+@attrs.frozen(kw_only=True)
+class CallAnswer:
+    """The end of a call."""
+
+    text: str
+    """The agent's answer, or a description of the failure."""
+    data: Any = None
+    """Structured data of the answer; None if it has none."""
+    is_error: bool = False
+    """True if there is no answer."""
+
+
+@attrs.frozen(kw_only=True)
+class Questions:
+    """Approvals that the call waits for."""
+
+    approvals: Sequence[Approval]
+    """The approvals, oldest first."""
+    state: CallState
+    """State that continues the call after the decisions."""
+
+
+@attrs.define(kw_only=True)
+class AgentCall:
+    """A call that runs."""
+
+    journal: Journal
+    opener: SessionOpener
+    """Opens sessions of the agent."""
+    owner: str
+    """Name of the owner of the session."""
+    report: Report
+    """Reports progress."""
+    ask: Ask | None
+    """Asks the client during the call; None returns `Questions` instead."""
+    on_message: Callable[[SessionKey], None] | None = None
+    """Called after the message was accepted."""
+    _text: str = attrs.field(default="", init=False)
+    _data: Any = attrs.field(default=None, init=False)
+    _cursor: int = attrs.field(default=0, init=False)
+
+    async def start(self, message: str, *, session_id: str, message_id: str) -> CallAnswer | Questions:
+        """Send a message, and return the answer or the questions. A repeated message id gives the answer of the first call.
+
+        Args:
+            message: Text of the message.
+            session_id: Id of the session; empty for a session that ends with the answer.
+            message_id: Id of the message; empty for a new one.
+
+        Raises:
+            ActgentError: The session or the message was not accepted.
+        """
+        is_temporary = not session_id
+        if is_temporary:
+            session_id = _session_of(self.owner, message_id) if message_id else new_id()
+        state = CallState(
+            session_id=session_id, message_id=message_id or new_id(), after=0, is_temporary=is_temporary
+        )
+        try:
+            session = face_of(await self.opener.ensure(Sender(self.owner), session_id))
+        except SessionClosed:
+            if not (is_temporary and message_id):
+                raise
+            return await self._read(None, state)  # a repeated call after its end
+        if context_of(session).mailbox.has_accepted(state.message_id):
+            return await self._read(session, state)
+        return await self._read(session, state, message=message)
+
+    async def resume(self, state: CallState, responses: Mapping[str, Any]) -> CallAnswer | Questions:
+        """Record the decisions of a client, and return the answer or the next questions.
+
+        Args:
+            state: State of the `Questions`.
+            responses: Results of `elicitation/create` by the id of the approval.
+        """
+        try:
+            session = face_of(await self.opener.open(state.session_id, owner=Sender(self.owner)))
+        except SessionClosed:
+            return await self._read(None, state)  # a repeated call after its end
+        for approval in session.approvals:
+            given = responses.get(approval.id)
+            if given is not None:
+                decision = decision_of(approval, given.get("action"), given.get("content"))
+                try:
+                    await self._decide(session, approval, decision)
+                except InvalidArguments:  # the values do not fit the form, which is asked again
+                    return Questions(approvals=session.approvals, state=state)
+        open_approvals = session.approvals
+        if any(each.id not in responses for each in open_approvals):
+            return Questions(approvals=open_approvals, state=state)
+        if open_approvals:
+            return await self._leave_undecided(session, state)
+        return await self._read(session, state)
+
+    async def _decide(self, session: Session, approval: Approval, decision: Decision | None) -> None:
+        if decision is None:
+            return
+        try:
+            await session.answer(approval, decision, by=self.owner)
+        except AlreadyDecided:
+            return
+
+    async def _read(
+        self, session: Session | None, state: CallState, *, message: str = ""
+    ) -> CallAnswer | Questions:
+        """Read the run to its end or to its questions; `message` is sent first."""
+        reader = RunReader(
+            state.message_id,
+            lambda: () if session is None else session.approvals,
+            turn=state.message_id if state.after else "",
+        )
+        async with self._ending(session, state) as ended:
+            key = SessionKey(self.opener.running.name, state.session_id)
+            after = None if message else state.after
+            async with follow_session(self.journal, None, key, after=after) as follower:
+                self._cursor = follower.cursor
+                if message and session is not None:
+                    await session.chat(message, message_id=state.message_id)
+                    if self.on_message is not None:
+                        self.on_message(key)
+                result = await self._follow(follower, reader, session, state)
+            ended.set()
+            return result
+
+    async def _follow(
+        self, follower: SessionFollower, reader: RunReader, session: Session | None, state: CallState
+    ) -> CallAnswer | Questions:
+        while True:  # noqa: ASYNC913 - each path waits
+            try:
+                item = await follower.receive()
+            except trio.EndOfChannel:
+                return CallAnswer(text="the session was closed", is_error=True)
+            except Fenced:
+                return CallAnswer(text="another process continues the session: call again", is_error=True)
+            for event in self._read_events(item, reader):
+                match event:
+                    case AnswerDone():
+                        self._text = event.text
+                        for call in event.calls:
+                            await self.report(f"runs {call.name}")
+                    case RunEnded():
+                        return self._answer(event)
+                    case RunSuspended():
+                        result = await self._ask_all(event, session, state)
+                        if result is not None:
+                            return result
+                        reader.is_over = False
+
+    def _read_events(self, item: FollowedItem, reader: RunReader) -> Sequence[RunEvent]:
+        if isinstance(item, FollowedRecord):
+            self._cursor = item.number
+            record = item.record
+            if isinstance(record, OutcomeRecord) and record.data and item.turn == reader.message_id:
+                self._data = orjson.loads(record.data)
+        return reader.read(item)
+
+    def _answer(self, event: RunEnded) -> CallAnswer:
+        if event.failed is None:
+            return CallAnswer(text=self._text, data=self._data)
+        return CallAnswer(text=event.reason or f"the agent failed: {event.failed}", is_error=True)
+
+    async def _ask_all(
+        self, event: RunSuspended, session: Session | None, state: CallState
+    ) -> CallAnswer | Questions | None:
+        """Ask for the approvals of a suspended turn. None: they are decided, maybe long ago, and the turn continues."""
+        asked = {each.id for each in event.approvals}
+        waiting = [] if session is None else [each for each in session.approvals if each.id in asked]
+        if session is None or not waiting:
+            return None
+        if self.ask is None:
+            return Questions(approvals=waiting, state=attrs.evolve(state, after=self._cursor))
+        for approval in waiting:
+            await self._decide(session, approval, await self.ask(approval))
+        if any(each.id in asked for each in session.approvals):
+            return await self._leave_undecided(session, state)
+        return None
+
+    @asynccontextmanager
+    async def _ending(self, session: Session | None, state: CallState) -> AsyncGenerator[trio.Event, None]:
+        """Close a temporary session after its answer, and stop it if the client has left. Yields an event for regular ends."""
+        ended = trio.Event()
+        try:
+            yield ended
+        finally:
+            if session is not None and state.is_temporary:
+                is_open = ended.is_set() and session.approvals
+                if not is_open:
+                    await _close(session, is_running=not ended.is_set())  # noqa: ASYNC102 - it shields itself
+
+    async def _leave_undecided(self, session: Session, state: CallState) -> CallAnswer:
+        """Return the error of a call whose questions were not decided. A named session keeps them open."""
+        questions = "; ".join(each.question or each.tool_name for each in session.approvals)
+        if state.is_temporary:
+            await _close(session, is_running=True)
+        return CallAnswer(text=f"a person has to decide, and has not decided: {questions}", is_error=True)
+
+
+async def _close(session: Session, *, is_running: bool) -> None:
+    """Close a session, also if the caller was cancelled; `is_running` is True if its turn has to be stopped first."""
+    with trio.move_on_after(CLOSE_SECONDS, shield=True):
+        try:
+            if is_running:
+                await session.interrupt("the client has left")
+            await session.aclose()
+        except ActgentError:  # it was closed already, or its agent is stopping
+            return
+
+
+def _session_of(owner: str, message_id: str) -> str:
+    """Return the id of the temporary session of a message id, so that a repeated call finds it."""
+    text = f"{owner}\n{message_id}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16, person=b"actgent.mcp").hexdigest()

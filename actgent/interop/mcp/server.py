@@ -1,0 +1,245 @@
+"""MCP server whose tools are the agents of a runtime, for the revisions 2026-07-28 and 2025-11-25."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+import mcp_types as types
+import trio
+from mcp.server.caching import CacheHint
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from actgent import __version__
+from actgent.approvals import Approval, Decision
+from actgent.errors import ActgentError, ConfigurationError
+from actgent.interop.decisions import decision_of, form_of, question_text
+from actgent.journal.base import Journal
+from actgent.journal.session_lists import SessionKey
+from actgent.runtime.agent_directory import AgentCard
+from actgent.runtime.runtime import Runtime
+
+from .agent_call import AgentCall, CallAnswer, CallState, Questions
+
+OWNER = "user"
+"""Owner of the sessions of a client without a token, as in a terminal."""
+MESSAGE_ID = "actgent/messageId"
+"""Member of `_meta` with the id of the message; a repeated call with the same id gives the same answer."""
+LIST_MILLISECONDS = 60_000
+"""Time for which a client may keep the list of tools."""
+STATE_SECONDS = 86_400.0
+"""Time for which the state of an open question is accepted."""
+_SESSION_ID = r"^[A-Za-z0-9._-]{1,128}$"
+_INPUT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "message": {"type": "string", "minLength": 1, "description": "Message to the agent"},
+        "session_id": {
+            "type": "string",
+            "pattern": _SESSION_ID,
+            "description": "Id of a conversation that continues; without it, the agent knows no earlier message",
+        },
+    },
+    "required": ["message"],
+    "additionalProperties": False,
+}
+
+Context = ServerRequestContext[Any, Any]
+OwnerOf = Callable[[Context], str]
+
+
+def _local_user(_: Context) -> str:
+    return OWNER
+
+
+def make_mcp_server(
+    runtime: Runtime,
+    *,
+    owner_of: OwnerOf = _local_user,
+    may_decide: Callable[[Context], bool] | None = None,
+    on_message: Callable[[Context, SessionKey], None] | None = None,
+) -> Server[Any]:
+    """Return a server of the MCP SDK with one tool for each agent of the runtime. Run it by `serve_mcp`, or mount its ASGI app.
+
+    Args:
+        runtime: Runtime with a journal and with the agents.
+        owner_of: Returns the owner of the sessions of a request. The default is `user` for all requests.
+        may_decide: Returns True if the client of a request may decide approvals; None allows it to all.
+        on_message: Called with each new message's session, after the inbox has accepted the message.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+    """
+    if runtime.journal is None:
+        raise ConfigurationError(
+            "an MCP server needs a journal: open_runtime(journal='sqlite:///FILE') or 'memory:'"
+        )
+    tools = _AgentTools(runtime, runtime.journal, owner_of, may_decide or _allows, on_message)
+    server = Server(
+        "actgent",
+        version=__version__,
+        on_list_tools=tools.list_tools,
+        on_call_tool=tools.call_tool,
+        cache_hints={"tools/list": CacheHint(ttl_ms=LIST_MILLISECONDS, scope="private")},
+    )
+    security = RequestStateSecurity.ephemeral(ttl=STATE_SECONDS)
+    security.bind_principal = owner_of
+    server.middleware.append(RequestStateBoundary(security, default_audience=server.name))
+    return server
+
+
+def _allows(_: Context) -> bool:
+    return True
+
+
+@attrs.frozen
+class _AgentTools:
+    """Handlers of the server."""
+
+    runtime: Runtime
+    journal: Journal
+    owner_of: OwnerOf
+    may_decide: Callable[[Context], bool]
+    on_message: Callable[[Context, SessionKey], None] | None
+
+    async def list_tools(
+        self, context: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        await trio.lowlevel.checkpoint()
+        return types.ListToolsResult(tools=[_tool(name, card) for name, card in self._agents().items()])
+
+    def _agents(self) -> dict[str, AgentCard]:
+        """Return the agents by the name of their tool."""
+        agents = self.runtime.agents
+        return {agent_tool_name(name): agents[name] for name in sorted(agents)}
+
+    async def call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        card = self._agents().get(params.name)
+        if card is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name}")
+        message, session_id = _arguments(params.arguments or {})
+        asks = self.may_decide(context) and _shows_forms(context)
+        is_modern = context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        call = AgentCall(
+            journal=self.journal,
+            opener=self.runtime.agents.opener(card.name),
+            owner=self.owner_of(context),
+            report=_progress_of(context, card.name),
+            on_message=None if self.on_message is None else partial(self.on_message, context),
+            ask=_decide_nothing if not asks else None if is_modern else _asker(context),
+        )
+        try:
+            if params.request_state is not None:
+                if not asks:
+                    raise MCPError(types.INVALID_PARAMS, "this client may not decide, or has no forms")
+                result = await call.resume(CallState.from_text(params.request_state), _responses(params))
+            else:
+                result = await call.start(message, session_id=session_id, message_id=_message_id(context))
+        except ActgentError as error:
+            result = CallAnswer(text=str(error), is_error=True)
+        return _to_wire(result)
+
+
+def agent_tool_name(agent: str) -> str:
+    """Return the name of an agent's tool: the agent's name, with other characters as `_`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", agent)[:128]
+
+
+def _tool(name: str, card: AgentCard) -> types.Tool:
+    about = ". ".join(each for each in (card.goal, card.capabilities) if each) or card.role
+    return types.Tool(
+        name=name, title=card.name, description=about or f"The agent {card.name}", input_schema=_INPUT
+    )
+
+
+def _arguments(arguments: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the message, and the session's id or an empty text.
+
+    Raises:
+        MCPError: The arguments do not match the schema of the tool.
+    """
+    message, session_id = arguments.get("message"), arguments.get("session_id", "")
+    if unknown := arguments.keys() - _INPUT["properties"].keys():
+        raise MCPError(types.INVALID_PARAMS, f"unknown arguments: {', '.join(sorted(unknown))}")
+    if not isinstance(message, str) or not message or "\x00" in message:
+        raise MCPError(types.INVALID_PARAMS, "message is a text that is not empty")
+    if not isinstance(session_id, str) or (session_id and not re.fullmatch(_SESSION_ID, session_id)):
+        raise MCPError(types.INVALID_PARAMS, "session_id has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    return message, session_id
+
+
+def _message_id(context: Context) -> str:
+    """Return the id that the client gave to its message; empty if it gave none."""
+    found = (context.meta or {}).get(MESSAGE_ID, "")
+    if not isinstance(found, str) or (found and not re.fullmatch(_SESSION_ID, found)):
+        raise MCPError(types.INVALID_PARAMS, f"{MESSAGE_ID} has 1 to 128 of the characters A-Z a-z 0-9 . _ -")
+    return found
+
+
+def _shows_forms(context: Context) -> bool:
+    """Return True if the client declares forms; a client without modes has forms."""
+    capabilities = context.session.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def _progress_of(context: Context, agent: str) -> Callable[[str], Any]:
+    """Return a function that reports progress to a client that asked for it."""
+    steps = 0
+
+    async def report(text: str) -> None:
+        nonlocal steps
+        steps += 1
+        await context.session.report_progress(steps, None, f"{agent} {text}")
+
+    return report
+
+
+def _asker(context: Context) -> Callable[[Approval], Any]:
+    async def ask(approval: Approval) -> Decision | None:
+        found = await context.session.elicit_form(
+            question_text(approval), form_of(approval), related_request_id=context.request_id
+        )
+        return decision_of(approval, found.action, found.content)
+
+    return ask
+
+
+async def _decide_nothing(_: Approval) -> Decision | None:
+    await trio.lowlevel.checkpoint()
+    return None
+
+
+def _responses(params: types.CallToolRequestParams) -> dict[str, dict[str, Any]]:
+    """Return the answered forms by the id of the approval; other responses are left out."""
+    given = params.input_responses or {}
+    return {
+        key: {"action": each.action, "content": each.content}
+        for key, each in given.items()
+        if isinstance(each, types.ElicitResult)
+    }
+
+
+def _to_wire(result: CallAnswer | Questions) -> types.CallToolResult | types.InputRequiredResult:
+    if isinstance(result, Questions):
+        requests: types.InputRequests = {
+            each.id: types.ElicitRequest(
+                params=types.ElicitRequestFormParams(
+                    message=question_text(each), requested_schema=form_of(each)
+                )
+            )
+            for each in result.approvals
+        }
+        return types.InputRequiredResult(input_requests=requests, request_state=result.state.to_text())
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=result.text)],
+        structured_content=result.data if isinstance(result.data, dict) else None,
+        is_error=result.is_error,
+    )

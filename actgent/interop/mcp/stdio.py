@@ -1,0 +1,63 @@
+"""An MCP server over two byte streams, one JSON-RPC message on each line."""
+
+import anyio
+import mcp_types as types
+import trio
+from mcp.shared.message import SessionMessage
+
+from actgent.interop.lines import MAX_LINE_BYTES, read_lines
+from actgent.runtime.runtime import Runtime
+
+from .server import make_mcp_server
+
+
+async def serve_mcp(
+    runtime: Runtime, receive_stream: trio.abc.ReceiveStream, send_stream: trio.abc.SendStream
+) -> None:
+    """Serve the agents of a runtime as MCP tools to one client, until it closes its stream.
+
+    Args:
+        runtime: Runtime with a journal and with the agents.
+        receive_stream: Lines of the client, such as the standard input.
+        send_stream: Lines for the client, such as the standard output. Nothing else may be written to it.
+
+    Raises:
+        ConfigurationError: The runtime has no journal.
+    """
+    server = make_mcp_server(runtime)
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, sent = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        async with received:
+            try:
+                async for line in read_lines(receive_stream):
+                    if line is None or line.strip():
+                        await received.send(_decode(line))
+            except trio.BrokenResourceError:
+                return  # the client is gone
+
+    async def write() -> None:
+        async with sent:
+            async for message in sent:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                try:
+                    await send_stream.send_all(text.encode() + b"\n")
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    nursery.cancel_scope.cancel()  # the client reads no more
+
+    with runtime.asking_elsewhere():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            nursery.start_soon(write)
+            await server.run(incoming, outgoing, server.create_initialization_options())
+            nursery.cancel_scope.cancel()
+
+
+def _decode(line: bytes | None) -> SessionMessage | Exception:
+    if line is None:
+        return ValueError(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
+    try:
+        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError as error:
+        return error

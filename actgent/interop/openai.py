@@ -1,0 +1,965 @@
+"""OpenAI-compatible addresses below `/openai/v1`: chat completions and Responses, with an agent as the model.
+
+Sources: OpenAI API reference; Open Responses, revision 2026-04-24. A request without a session is stateless: its earlier
+messages are the history of a session that ends with the answer. A Responses request continues the session of its
+`previous_response_id`. The id of a response holds the id of its session and of its message, so the server keeps no table.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+from starlette.responses import Response
+
+from actgent.agents.session import Session, context_of
+from actgent.approvals import Approval, Approve, Decision, Reject, Respond, session_of
+from actgent.journal.records import TurnOptions
+from actgent.messages import ChatMessage, Part, Text, ToolCall, ToolResult, ToolSpec, Usage, new_id
+from actgent.sessions.imported_history import ImportedMessage
+from actgent.tools.outputs.result_text import to_text
+from actgent.web.problems import Problem, missing
+from actgent.web.routes.endpoints import JSON, Endpoint, HTTPCall
+from actgent.web.routes.idempotency import key_of
+from actgent.web.routes.schemas import NUMBER
+
+from .content import media_of_url, text_field, to_client_id, to_file
+from .runs import AnswerDone, RunEnded, RunEvent, RunSuspended, TextDelta, TextDiscarded
+from .serving import (
+    Run,
+    RunStream,
+    caller_tools,
+    collect,
+    create_session,
+    existing_session,
+    find_session,
+    suspended_session,
+    to_sse,
+    with_system_layer,
+)
+
+Wire = dict[str, Any]
+UNSUPPORTED = ("logprobs", "audio", "prediction", "functions", "modalities", "stop", "seed")
+"""Fields of a request that change the answer and cannot be served."""
+DONE = b"data: [DONE]\n\n"
+_FINISH = {
+    "length": "length",
+    "refusal": "content_filter",
+    "filter": "content_filter",
+    "guard": "content_filter",
+}
+_CODES = {
+    "unauthorized": "invalid_api_key",
+    "too-many-requests": "rate_limit_exceeded",
+    "inbox-full": "rate_limit_exceeded",
+    "limit-reached": "rate_limit_exceeded",
+}
+_AFTER = ".a"
+"""End of a response id whose response followed results or decisions: before it is the beginning of an approval's id."""
+_SEPARATOR = "_"
+"""Between the two ids of a response id. Ids that the server makes do not contain it."""
+
+
+def to_error(problem: Problem, request_id: str) -> Response:
+    """Return an error in OpenAI's form."""
+    kind = "invalid_request_error" if problem.status < 500 else "server_error"  # noqa: PLR2004 - server errors
+    code = problem.fields.get("code") or _CODES.get(problem.kind)
+    error = {
+        "message": problem.detail or problem.title,
+        "type": kind,
+        "param": problem.fields.get("param"),
+        "code": code,
+    }
+    headers = {**problem.headers, "x-request-id": request_id}
+    status = 400 if problem.kind == "invalid" else problem.status
+    return JSON({"error": error}, status_code=status, headers=headers)
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+def agent_of(call: HTTPCall) -> str:
+    """Return the name of the agent that `model` names.
+
+    Raises:
+        Problem: `model` is missing, or no agent has this name.
+    """
+    name = text_field(call.body.get("model"), "model")
+    if name not in call.gateway.access.runtime.agents:
+        raise Problem(
+            "not-found",
+            f"no agent is called {name!r:.100}; GET /openai/v1/models lists them",
+            code="model_not_found",
+        )
+    return name
+
+
+def check_supported(body: Mapping[str, Any]) -> None:
+    """Refuse fields that change the answer and cannot be served.
+
+    Raises:
+        Problem: The request has one.
+    """
+    for name in UNSUPPORTED:
+        if body.get(name):
+            why = "use tools" if name == "functions" else "it has no effect on an agent"
+            raise Problem("invalid", f"{name} is not supported: {why}", param=name)
+    if body.get("n") not in (None, 1):
+        raise Problem("invalid", "n is 1: an agent gives one answer", param="n")
+
+
+def options_of(call: HTTPCall, agent: str, system: str, most: str) -> TurnOptions | None:
+    """Return the options of the turn; None if the request has none.
+
+    Args:
+        call: The request.
+        agent: Name of the agent.
+        system: Text that is appended to the system prompt.
+        most: Name of the limit of output tokens.
+    """
+    body = call.body
+    tools, hint = _tools_of(call, agent)
+    system = "\n\n".join(filter(None, (system, hint)))
+    form, name = _form_of(body)
+    temperature, tokens = body.get("temperature"), body.get(most) or body.get("max_tokens")
+    if temperature is not None and not (isinstance(temperature, int | float) and 0 <= temperature <= 2):  # noqa: PLR2004 - OpenAI's range
+        raise Problem("invalid", "temperature is a number from 0 to 2", param="temperature")
+    if tokens is not None and not (isinstance(tokens, int) and tokens > 0):
+        raise Problem("invalid", f"{most} is a whole number above 0", param=most)
+    if temperature is None and tokens is None and not (system or tools) and form is None:
+        return None
+    return TurnOptions(
+        temperature=None if temperature is None else float(temperature),
+        max_tokens=tokens,
+        tail=system,
+        output=form,
+        output_name=name,
+        tools=tools,
+    )
+
+
+def _tools_of(call: HTTPCall, agent: str) -> tuple[tuple[ToolSpec, ...], str]:
+    """Return the tools of the client, and a sentence for the model if `tool_choice` demands a call.
+
+    Raises:
+        Problem: A tool is of another kind than a function or is invalid, or the choice names an unknown tool.
+    """
+    given, choice = call.body.get("tools") or [], call.body.get("tool_choice") or "auto"
+    tools = caller_tools(call, agent, [_function_of(each) for each in given]) if given else ()
+    names = [each.name for each in tools]
+    if choice in ("none", "auto"):
+        return () if choice == "none" else tools, ""
+    if choice == "required" and names:
+        return tools, f"Call at least one of these tools before you answer: {', '.join(names)}."
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        name = choice.get("name") or (choice.get("function") or {}).get("name")
+        if name in names:
+            return tools, f"Call the tool {name} before you answer."
+    raise Problem(
+        "invalid", "tool_choice is none, auto, required or one of the functions in tools", param="tool_choice"
+    )
+
+
+def _function_of(tool: Any) -> Wire:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        raise Problem("invalid", "a tool of the client is of the type function", param="tools")
+    function = tool.get("function", tool)
+    if not isinstance(function, dict):
+        raise Problem("invalid", "function is an object", param="tools")
+    return {name: function.get(name) for name in ("name", "description", "parameters")}
+
+
+def _form_of(body: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Return the JSON schema of the answer as JSON text, and its name."""
+    given = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    kind = given.get("type", "text")
+    if kind == "text":
+        return None, ""
+    if kind == "json_object":
+        return '{"type": "object"}', "answer"
+    schema = given.get("json_schema") or given
+    if kind != "json_schema" or not isinstance(schema.get("schema"), dict):
+        raise Problem(
+            "invalid", "the format is text, json_object or json_schema with a schema", param="response_format"
+        )
+    return json.dumps(schema["schema"]), str(schema.get("name") or "answer")
+
+
+def parts_of(content: Any) -> str | list[Part]:
+    """Return the content of a message of the client.
+
+    Raises:
+        Problem: A part is of an unknown type.
+    """
+    if isinstance(content, str):
+        return text_field(content, "content")
+    if not isinstance(content, list) or not content:
+        raise Problem("invalid", "content is a text or a list of parts", param="messages")
+    return [_part_of(each) for each in content]
+
+
+def _part_of(part: Any) -> Part:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("text", "input_text", "output_text"):
+        return Text(text_field(part.get("text"), "text"))
+    if kind in ("image_url", "input_image"):
+        url = part.get("image_url")
+        return media_of_url(text_field(url.get("url") if isinstance(url, dict) else url, "image_url"))
+    if kind in ("file", "input_file"):
+        file = part.get("file") if kind == "file" else part
+        data, name = file.get("file_data") or file.get("file_url"), str(file.get("filename") or "file")
+        text = text_field(data, "file_data")
+        if text.startswith(("data:", "http:", "https:")):
+            return media_of_url(text, "" if text.startswith("data:") else "application/pdf", name=name)
+        return to_file(text, "application/pdf", name=name)
+    raise Problem("invalid", "a part is a text, an image or a file", param="messages")
+
+
+def _plain(content: Any) -> str:
+    parts = parts_of(content)
+    return parts if isinstance(parts, str) else "".join(each.text for each in parts if isinstance(each, Text))
+
+
+@attrs.frozen(kw_only=True)
+class RequestMessages:
+    """The messages of a request."""
+
+    system: str
+    """Text of the system and developer messages."""
+    history: Sequence[ImportedMessage]
+    """Earlier messages of the user and the assistant, with tool calls and their results."""
+    last: str | list[Part]
+    """The message that is answered; empty if the request brings results or decisions."""
+    results: Mapping[str, Decision] = attrs.field(factory=dict)
+    """Results of tool calls at the end of the request, by the id of the call."""
+    decisions: Mapping[str, Decision] = attrs.field(factory=dict)
+    """Decisions about approvals at the end of the request, by the id of the approval."""
+
+    @property
+    def session_id(self) -> str:
+        """Id of the session in which the calls and approvals wait; empty for ids that this server did not make."""
+        return next(map(session_of, (*self.results, *self.decisions)), "")
+
+
+def messages_of_request(items: Any, *, instructions: Any = None) -> RequestMessages:
+    """Return the messages of a request.
+
+    Raises:
+        Problem: There are none, the last one is neither the user's nor a result, or one is of an unknown kind.
+    """
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items or not all(isinstance(each, dict) for each in items):
+        raise Problem("invalid", "the request has no messages", param="messages")
+    system, said = [str(instructions)] if instructions else [], list[Wire]()
+    for item in items:
+        if item.get("role") in ("system", "developer"):
+            system.append(_plain(item.get("content")))
+        elif item.get("type") not in ("reasoning", "mcp_approval_request"):
+            said.append(item)
+    results, decisions = dict[str, Decision](), dict[str, Decision]()
+    while said and _kind_of(said[-1]) in ("tool", "decision"):
+        item = said.pop()
+        if _kind_of(item) == "tool":
+            results[_call_id_of(item)] = Respond(_output_of(item))
+        else:
+            decisions[text_field(item.get("approval_request_id"), "approval_request_id")] = _approval_of(item)
+    known = RequestMessages(
+        system="\n\n".join(system), history=(), last="", results=results, decisions=decisions
+    )
+    if results or decisions:
+        return known
+    if not said or _kind_of(said[-1]) != "user":
+        raise Problem(
+            "invalid", "the last message is one of the user, or the result of a tool", param="messages"
+        )
+    return attrs.evolve(known, history=_history_of(said[:-1]), last=parts_of(said[-1].get("content")))
+
+
+def _kind_of(item: Mapping[str, Any]) -> str:
+    """Return `user`, `assistant`, `call`, `tool` or `decision`."""
+    kind = {"function_call": "call", "function_call_output": "tool", "mcp_approval_response": "decision"}
+    found = kind.get(str(item.get("type"))) or item.get("role")
+    if found not in ("user", "assistant", "call", "tool", "decision"):
+        raise Problem(
+            "invalid", "a message has the role system, developer, user, assistant or tool", param="messages"
+        )
+    return str(found)
+
+
+def _call_id_of(item: Mapping[str, Any]) -> str:
+    name = "call_id" if item.get("type") == "function_call_output" else "tool_call_id"
+    return text_field(item.get(name), name)
+
+
+def _output_of(item: Mapping[str, Any]) -> str:
+    """Return the result of a tool call as text; it may be empty."""
+    output = item.get("output", item.get("content"))
+    return output if isinstance(output, str) else _plain(output)
+
+
+def _approval_of(item: Mapping[str, Any]) -> Decision:
+    reason = str(item.get("reason") or "")
+    return Approve(reason) if item.get("approve") is True else Reject(reason)
+
+
+def _history_of(items: Sequence[Mapping[str, Any]]) -> list[ImportedMessage]:
+    """Return earlier messages of a client as the history of a session."""
+    found: list[ImportedMessage] = []
+    names: dict[str, str] = {}
+    for item in items:
+        kind = _kind_of(item)
+        if kind == "tool":
+            call_id = _call_id_of(item)
+            result = ToolResult(call_id=call_id, tool_name=names.get(call_id, ""), content=_output_of(item))
+            found.append(ChatMessage("tool", (result,)))
+        elif kind in ("user", "assistant", "call"):
+            text = _plain(item["content"]) if item.get("content") else ""
+            calls = [_past_call(each) for each in _calls_of(item)]
+            names |= {each.id: each.name for each in calls}
+            parts = (*([Text(text)] if text else ()), *calls)
+            _append(found, ChatMessage("user" if kind == "user" else "assistant", parts))
+    return found
+
+
+def _append(history: list[ImportedMessage], message: ChatMessage) -> None:
+    """Append a message. Calls of one answer are several items in Responses, and one message here."""
+    last = history[-1] if history else None
+    if isinstance(last, ChatMessage) and last.role == message.role == "assistant":
+        history[-1] = ChatMessage("assistant", (*last.parts, *message.parts))
+    elif message.parts:
+        history.append(message)
+
+
+def _calls_of(item: Mapping[str, Any]) -> Sequence[Any]:
+    if item.get("type") == "function_call":
+        return [{"id": item.get("call_id"), "function": item}]
+    calls = item.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise Problem("invalid", "tool_calls is a list", param="messages")
+    return calls
+
+
+def _past_call(given: Any) -> ToolCall:
+    function = given.get("function") if isinstance(given, dict) else None
+    if not isinstance(function, dict):
+        raise Problem("invalid", "a tool call has an id and a function", param="messages")
+    try:
+        arguments = json.loads(function.get("arguments") or "{}")
+    except (TypeError, ValueError):
+        arguments = {}
+    name = text_field(function.get("name"), "name")
+    call_id = text_field(given.get("id"), "the id of a tool call")
+    return ToolCall(name, arguments if isinstance(arguments, dict) else {}, id=call_id)
+
+
+# --- chat completions ------------------------------------------------------------------------
+
+
+async def list_models(call: HTTPCall) -> Response:
+    """List the agents as models."""
+    names = sorted(call.gateway.access.runtime.agents)
+    return JSON({"object": "list", "data": [_model(name) for name in names]})
+
+
+async def get_model(call: HTTPCall) -> Response:
+    """Return one agent as a model."""
+    if call.path["id"] not in call.gateway.access.runtime.agents:
+        raise Problem("not-found", "no agent has this name", code="model_not_found")
+    return JSON(_model(call.path["id"]))
+
+
+def _model(name: str) -> Wire:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "actgent"}
+
+
+async def chat_completions(call: HTTPCall) -> Response:
+    """Answer a chat completion request. `X-Session-Id` keeps the conversation in a session; without, earlier messages are the history."""
+    body, agent = call.body, agent_of(call)
+    check_supported(body)
+    said = messages_of_request(body.get("messages"))
+    options = options_of(call, agent, said.system, "max_completion_tokens")  # before a session is created
+    session_id = call.header("x-session-id")
+    if said.results:
+        session = await _waiting_session(call, agent, said, to_client_id(session_id) if session_id else "")
+    elif session_id:
+        session = await find_session(call, agent, to_client_id(session_id))
+    else:
+        opener = call.gateway.access.known_opener(agent)
+        session = await create_session(call, opener, history=said.history)
+    message_id = (key_of(call) if session_id else "") or new_id()
+    run = Run(
+        call=call,
+        session=session,
+        message_id="" if said.results else message_id,
+        content=said.last,
+        results=said.results,
+        options=with_system_layer(session, options),
+        is_stateless=not session_id,
+    )
+    base = {"id": f"chatcmpl-{message_id}", "created": int(time.time()), "model": agent}
+    if body.get("stream"):
+        wants_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+        encoder = ChatEncoder(base, wants_usage=wants_usage)
+        return RunStream(run, encoder.encode, first=encoder.first, last=DONE)
+    return _completion(base, await collect(run))
+
+
+async def _waiting_session(
+    call: HTTPCall, agent: str, said: RequestMessages, session_id: str = ""
+) -> Session:
+    """Return the session whose turn waits for the results or decisions of a request.
+
+    Args:
+        call: The request.
+        agent: Name of the agent.
+        said: Messages of the request.
+        session_id: Id of the session that the request names; empty if it names none.
+
+    Raises:
+        Problem: The caller has no such session, or the results are of another session.
+    """
+    found = said.session_id
+    if not found or session_id not in ("", found):
+        raise _unknown_call()
+    try:
+        return await suspended_session(call, agent, found)
+    except Problem as problem:
+        raise (_unknown_call() if problem.kind == "not-found" else problem) from None
+
+
+def _unknown_call() -> Problem:
+    return Problem(
+        "invalid", "no tool call of this id waits for a result", param="messages", code="unknown_tool_call"
+    )
+
+
+def _completion(base: Wire, events: Sequence[RunEvent]) -> Response:
+    text, failed = text_of_run(events), _end_of(events)
+    if failed.failed and failed.failed not in (*_FINISH, "interrupted", "stopped"):
+        kind = "limit-reached" if failed.failed == "limit" else "unavailable"
+        raise Problem(kind, failed.reason or f"the agent failed: {failed.failed}", code=failed.failed)
+    message: Wire = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
+    finish = _FINISH.get(failed.failed or "", "stop")
+    suspended = next((event for event in events if isinstance(event, RunSuspended)), None)
+    if suspended is not None and suspended.caller_calls:
+        message["content"] = text or None
+        message["tool_calls"] = [_tool_call(each) for each in suspended.caller_calls]
+        finish = "tool_calls"
+    choice = {
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": finish,
+    }
+    document = {
+        **base,
+        "object": "chat.completion",
+        "choices": [choice],
+        "usage": chat_usage(failed.usage),
+        "service_tier": "default",
+    }
+    if suspended is not None and suspended.of_people:
+        document["actgent"] = {"approvals": [each.id for each in suspended.of_people]}
+    return JSON(document)
+
+
+def _tool_call(asked: Approval) -> Wire:
+    """Return a call of a tool of the client. Its id is that of the approval, which names the session."""
+    function = {"name": asked.tool_name, "arguments": to_text(dict(asked.arguments))}
+    return {"id": asked.id, "type": "function", "function": function}
+
+
+def text_of_run(events: Sequence[RunEvent]) -> str:
+    """Return the text of the answer: the last text of the run."""
+    texts = [event.text for event in events if isinstance(event, AnswerDone) and event.text]
+    for event in events:
+        if isinstance(event, RunSuspended):
+            return "\n".join([*texts[-1:], *(_question(each) for each in event.of_people)])
+    return texts[-1] if texts else ""
+
+
+def _question(approval: Any) -> str:
+    return approval.question or f"{approval.tool_name} waits for an approval."
+
+
+def _end_of(events: Sequence[RunEvent]) -> RunEnded:
+    for event in reversed(events):
+        if isinstance(event, RunEnded):
+            return event
+    usage = Usage()
+    for event in events:
+        if isinstance(event, AnswerDone):
+            usage += event.usage
+    return RunEnded(failed=None, reason="", stop="", usage=usage)
+
+
+def chat_usage(usage: Usage) -> Wire:
+    """Return usage in the form of chat completions."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+@attrs.define
+class ChatEncoder:
+    """Converts the events of a run to chunks of a chat completion."""
+
+    base: Wire
+    wants_usage: bool = attrs.field(kw_only=True)
+    _has_text: bool = False
+    _usage: Usage = attrs.field(factory=Usage)
+    _gap: str = ""
+    """Text before the next delta: separates answers, and follows text that is void."""
+
+    def first(self) -> bytes:
+        """Return the chunk with the role."""
+        return self._chunk({"role": "assistant", "content": ""})
+
+    def encode(self, event: RunEvent) -> bytes:
+        """Return an event as chunks; empty if the protocol has no counterpart."""
+        match event:
+            case TextDelta():
+                text, self._gap, self._has_text = self._gap + event.text, "", True
+                return self._chunk({"content": text})
+            case TextDiscarded():
+                self._gap = "\n\n" if self._has_text else ""
+            case AnswerDone() if event.text:
+                self._gap = "\n\n"
+                self._usage += event.usage
+            case RunSuspended():
+                return self._suspend(event)
+            case AnswerDone():
+                self._usage += event.usage
+            case RunEnded():
+                return self._end(event)
+        return b""
+
+    def _suspend(self, event: RunSuspended) -> bytes:
+        questions = "\n".join(_question(each) for each in event.of_people)
+        data = self._chunk({"content": self._gap + questions}) if questions else b""
+        for place, asked in enumerate(event.caller_calls):
+            data += self._chunk({"tool_calls": [{"index": place, **_tool_call(asked)}]})
+        return data + self._finish("tool_calls" if event.caller_calls else "stop", self._usage)
+
+    def _end(self, event: RunEnded) -> bytes:
+        if event.failed and event.failed not in (*_FINISH, "interrupted", "stopped"):
+            words = event.reason or f"the agent failed: {event.failed}"
+            return to_sse(
+                {"error": {"message": words, "type": "server_error", "param": None, "code": event.failed}}
+            )
+        return self._finish(_FINISH.get(event.failed or "", "stop"), event.usage)
+
+    def _finish(self, reason: str, usage: Usage) -> bytes:
+        last = self._chunk({}, reason)
+        if self.wants_usage:
+            last += to_sse(
+                {
+                    **self.base,
+                    "object": "chat.completion.chunk",
+                    "choices": [],
+                    "usage": chat_usage(usage),
+                }
+            )
+        return last
+
+    def _chunk(self, delta: Wire, finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return to_sse({**self.base, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+# --- Responses -------------------------------------------------------------------------------
+
+
+async def create_response(call: HTTPCall) -> Response:
+    """Answer a Responses request; `previous_response_id` continues the session of an earlier response."""
+    body, agent = call.body, agent_of(call)
+    check_supported(body)
+    if body.get("background") and body.get("store") is False:
+        raise Problem("invalid", "background does not go with store: false", param="background")
+    said = messages_of_request(body.get("input"), instructions=body.get("instructions"))
+    if said.decisions and not call.caller.allows("approve"):
+        raise Problem("forbidden", "mcp_approval_response takes the scope approve")
+    options = options_of(call, agent, said.system, "max_output_tokens")  # before a session is created
+    previous = body.get("previous_response_id")
+    if previous is not None:
+        session, _ = await _session_of(call, agent, text_field(previous, "previous_response_id"))
+    decided = next(iter((*said.results, *said.decisions)), "")
+    if decided:
+        session = await _waiting_session(call, agent, said, "" if previous is None else session.id)
+    elif previous is None:
+        opener = call.gateway.access.known_opener(agent)
+        session = await create_session(call, opener, session_id=new_id(), history=said.history)
+    message_id = (_id_of_key(call) if previous is not None else "") or new_id()
+    run = Run(
+        call=call,
+        session=session,
+        message_id="" if decided else message_id,
+        content=said.last,
+        results=said.results,
+        decisions=said.decisions,
+        options=with_system_layer(session, options),
+        is_stateless=previous is None and body.get("store") is False,
+    )
+    made_id = response_id(session.id, decided.partition(".")[0] + _AFTER if decided else message_id)
+    resource = partial(response_resource, made_id, int(time.time()), agent, dict(body))
+    encoder = ResponseEncoder(resource)
+    if body.get("background") and not body.get("stream"):
+        async with run.open(
+            streams=False
+        ):  # the message is accepted, and its turn does not depend on this request
+            return JSON(resource("queued", [], None))
+    if body.get("stream"):
+        return RunStream(run, encoder.encode, first=encoder.first)
+    for event in await collect(run):
+        encoder.encode(event)
+    return JSON(encoder.final)
+
+
+def _id_of_key(call: HTTPCall) -> str:
+    """Return a message id without the separator of response ids, from the `Idempotency-Key`; empty without one."""
+    key = key_of(call)
+    return hashlib.blake2b(key.encode(), digest_size=16).hexdigest() if key else ""
+
+
+async def get_response(call: HTTPCall) -> Response:
+    """Return a response that was created before; with `stream=true` its events after `starting_after`.
+
+    Without a stream its status is `in_progress` until its run has ended.
+    """
+    session, message_id = await _session_of(call, None, call.path["id"])
+    run = Run(call=call, session=session, message_id=message_id, is_read=True)
+    if message_id.endswith(_AFTER):  # the response that followed results or decisions
+        run = Run(
+            call=call,
+            session=session,
+            after_decision=f"{message_id.removesuffix(_AFTER)}.{session.id}",
+            is_read=True,
+        )
+    resource = partial(response_resource, call.path["id"], 0, session.agent_name, {})
+    turn = context_of(session).turn
+    if call.query.get("stream") == "true":
+        encoder = ResponseEncoder(resource, starting_after=call.query.get("starting_after", -1))
+        return RunStream(run, encoder.encode, first=encoder.first)
+    waiting = any(each.id == message_id for each in context_of(session).mailbox.waiting)
+    if waiting or (turn is not None and (run.after_decision or turn.message.id == message_id)):
+        return JSON(resource("queued" if waiting else "in_progress", [], None))
+    encoder = ResponseEncoder(resource)
+    for event in await collect(run):
+        encoder.encode(event)
+    return JSON(encoder.final)
+
+
+async def cancel_response(call: HTTPCall) -> Response:
+    """Stop the run of a response, and return the response."""
+    session, message_id = await _session_of(call, None, call.path["id"])
+    is_later = message_id.endswith(_AFTER)
+    if not is_later and not context_of(session).mailbox.has_accepted(message_id):
+        raise missing()
+    opened = await call.gateway.access.session(call.caller, session.id, session.agent_name)
+    await opened.interrupt("cancelled by the client", message_id=None if is_later else message_id)
+    return await get_response(call)
+
+
+async def compact(_call: HTTPCall) -> Response:
+    """Refuse to compact a conversation: agents shorten their own context."""
+    raise Problem("not-found", "conversations are not compacted here: each agent shortens its own context")
+
+
+def response_id(session_id: str, message_id: str) -> str:
+    """Return the id of a response: of its session and its message."""
+    return f"resp_{session_id}{_SEPARATOR}{message_id}"
+
+
+async def _session_of(call: HTTPCall, agent: str | None, given: str) -> tuple[Session, str]:
+    """Return the session and the message id of a response.
+
+    Raises:
+        Problem: The caller has no such response, or it is another agent's.
+    """
+    session_id, _, message_id = given.removeprefix("resp_").partition(_SEPARATOR)
+    gone = Problem(
+        "not-found", "there is no response of this id", param="previous_response_id", code="not_found"
+    )
+    if not session_id or not given.startswith("resp_"):
+        raise gone
+    try:
+        session, _ = await existing_session(call, agent, session_id)
+    except Problem:
+        raise gone from None
+    return session, message_id
+
+
+def response_resource(  # noqa: PLR0917 - called with the first four bound
+    given_id: str,
+    created: int,
+    agent: str,
+    body: Mapping[str, Any],
+    status: str,
+    output: Sequence[Wire],
+    usage: Usage | None,
+) -> Wire:
+    """Return a response in the form of the Responses API."""
+    return {
+        "id": given_id,
+        "object": "response",
+        "created_at": created,
+        "completed_at": int(time.time()) if status == "completed" else None,
+        "status": status,
+        "incomplete_details": None,
+        "model": agent,
+        "previous_response_id": body.get("previous_response_id"),
+        "instructions": body.get("instructions"),
+        "output": list(output),
+        "error": None,
+        "tools": [{"strict": None, "description": None, **each} for each in body.get("tools") or ()],
+        "tool_choice": body.get("tool_choice") or "auto",
+        "truncation": "disabled",
+        "parallel_tool_calls": True,
+        "text": body.get("text") or {"format": {"type": "text"}},
+        "top_p": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "top_logprobs": 0,
+        "temperature": body.get("temperature") if body.get("temperature") is not None else 1.0,
+        "reasoning": body.get("reasoning") or {"effort": None, "summary": None},
+        "usage": None if usage is None else response_usage(usage),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "max_tool_calls": None,
+        "store": body.get("store") is not False,
+        "background": bool(body.get("background")),
+        "service_tier": "default",
+        "metadata": body.get("metadata") or {},
+        "safety_identifier": None,
+        "prompt_cache_key": None,
+    }
+
+
+def response_usage(usage: Usage) -> Wire:
+    """Return usage in the form of the Responses API."""
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+@attrs.define
+class ResponseEncoder:
+    """Converts the events of a run to the events of a response, and keeps the response as it is at the end.
+
+    The number of a text delta is that of its item plus the characters of the item's text up to its end. So a stream that is
+    read again has the same numbers, however the text is divided, and a client can continue inside of a text.
+    """
+
+    resource: Any
+    """Makes the response: called with its status, its output and its usage."""
+    starting_after: int = -1
+    """Number of the last event that the client has received; events up to it are left out, but not the last one."""
+    final: Wire = attrs.field(factory=dict)
+    """The complete response; empty before the end of the run."""
+    _number: int = 0
+    """`sequence_number` of the next event."""
+    _output: list[Wire] = attrs.field(factory=list)
+    _open: str = ""
+    """Id of the item whose text grows."""
+    _text: str = ""
+    _usage: Usage = attrs.field(factory=Usage)
+
+    def first(self) -> bytes:
+        """Return the events with which each stream begins."""
+        begun = self.resource("in_progress", [], None)
+        return self._sse("response.created", response=begun) + self._sse(
+            "response.in_progress", response=begun
+        )
+
+    def encode(self, event: RunEvent) -> bytes:
+        """Return an event as server-sent events; empty if the protocol has no counterpart."""
+        return b"".join(self._encode(event))
+
+    def _encode(self, event: RunEvent) -> Iterator[bytes]:
+        match event:
+            case TextDelta():
+                yield from self._add_text(event)
+            case TextDiscarded():
+                yield from self._close_item("incomplete")
+            case AnswerDone():
+                self._usage += event.usage
+                yield from self._close_item("completed")
+            case RunSuspended():
+                yield from self._close_item("completed")
+                for asked in event.caller_calls:
+                    yield from self._add_call(asked)
+                for approval in event.of_people:
+                    item = {
+                        "id": approval.id,
+                        "type": "mcp_approval_request",
+                        "name": approval.tool_name,
+                        "arguments": to_text(dict(approval.arguments)),
+                        "server_label": approval.agent,
+                    }
+                    yield from self._add_item(item)
+                yield from self._end("completed", {})
+            case RunEnded():
+                self._usage = event.usage
+                yield from self._close_item("incomplete")
+                yield from self._end(*_status_of(event))
+
+    def _add_text(self, event: TextDelta) -> Iterator[bytes]:
+        item_id, place = f"msg_{event.reply_id}", len(self._output)
+        if self._open != item_id:
+            yield from self._close_item("incomplete")
+            self._open, self._text, place = item_id, "", len(self._output)
+            item = {**_message_item(item_id, "", "in_progress"), "content": []}
+            yield self._sse("response.output_item.added", output_index=place, item=item)
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            yield self._sse("response.content_part.added", **self._at(place), part=part)
+        self._text += event.text
+        received = min(max(self.starting_after - self._number + 1, 0), len(event.text))
+        self._number += len(event.text) - 1
+        delta = event.text[received:]
+        yield self._sse("response.output_text.delta", **self._at(place), delta=delta, logprobs=[])
+
+    def _at(self, place: int) -> Wire:
+        return {"item_id": self._open, "output_index": place, "content_index": 0}
+
+    def _close_item(self, status: str) -> Iterator[bytes]:
+        if not self._open:
+            return
+        place, item = len(self._output), _message_item(self._open, self._text, status)
+        yield self._sse("response.output_text.done", **self._at(place), text=self._text, logprobs=[])
+        yield self._sse("response.content_part.done", **self._at(place), part=item["content"][0])
+        yield self._sse("response.output_item.done", output_index=place, item=item)
+        self._output.append(item)
+        self._open = self._text = ""
+
+    def _add_item(self, item: Wire) -> Iterator[bytes]:
+        place = len(self._output)
+        yield self._sse("response.output_item.added", output_index=place, item=item)
+        yield self._sse("response.output_item.done", output_index=place, item=item)
+        self._output.append(item)
+
+    def _add_call(self, asked: Approval) -> Iterator[bytes]:
+        """Add a call of a tool of the client. Its id is that of the approval, which names the session."""
+        place, arguments = len(self._output), to_text(dict(asked.arguments))
+        known = {
+            "id": f"fc_{asked.id}",
+            "type": "function_call",
+            "call_id": asked.id,
+            "name": asked.tool_name,
+        }
+        at = {"item_id": known["id"], "output_index": place}
+        begun = {**known, "arguments": "", "status": "in_progress"}
+        item = {**known, "arguments": arguments, "status": "completed"}
+        yield self._sse("response.output_item.added", output_index=place, item=begun)
+        yield self._sse("response.function_call_arguments.delta", **at, delta=arguments)
+        yield self._sse(
+            "response.function_call_arguments.done", **at, name=asked.tool_name, arguments=arguments
+        )
+        yield self._sse("response.output_item.done", output_index=place, item=item)
+        self._output.append(item)
+
+    def _end(self, status: str, fields: Wire) -> Iterator[bytes]:
+        self.final = {**self.resource(status, self._output, self._usage), **fields}
+        self._number = max(self._number, self.starting_after + 1)
+        name = "response.failed" if status == "cancelled" else f"response.{status}"
+        yield self._sse(name, response=self.final)
+
+    def _sse(self, kind: str, **fields: Any) -> bytes:
+        number = self._number
+        self._number += 1
+        if number <= self.starting_after:
+            return b""
+        return to_sse({"type": kind, "sequence_number": number, **fields}, event=kind)
+
+
+def _status_of(event: RunEnded) -> tuple[str, Wire]:
+    """Return the status of a response, and the fields that explain it."""
+    if event.failed is None:
+        return "completed", {}
+    if event.failed in _FINISH:
+        reason = "max_output_tokens" if event.failed == "length" else "content_filter"
+        return "incomplete", {"incomplete_details": {"reason": reason}}
+    if event.failed in ("interrupted", "stopped"):
+        return "cancelled", {}
+    code = "rate_limit_exceeded" if event.failed == "limit" else "server_error"
+    words = event.reason or f"the agent failed: {event.failed}"
+    return "failed", {"error": {"code": code, "message": words}}
+
+
+def _message_item(item_id: str, text: str, status: str) -> Wire:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": [part]}
+
+
+# --- addresses -------------------------------------------------------------------------------
+
+_Row = partial(Endpoint, prefix="", to_error=to_error)
+ENDPOINTS = (
+    _Row(verb="GET", path="/openai/v1/models", answer=list_models, scope="read"),
+    _Row(verb="GET", path="/openai/v1/models/{id}", answer=get_model, scope="read"),
+    _Row(
+        verb="POST",
+        path="/openai/v1/chat/completions",
+        answer=chat_completions,
+        scope="chat",
+        body={"type": "object"},
+        has_parts=True,
+    ),
+    _Row(
+        verb="POST",
+        path="/openai/v1/responses",
+        answer=create_response,
+        scope="chat",
+        body={"type": "object"},
+        has_parts=True,
+    ),
+    _Row(
+        verb="POST",
+        path="/openai/v1/responses/compact",
+        answer=compact,
+        scope="chat",
+        body={"type": "object"},
+    ),
+    _Row(
+        verb="GET",
+        path="/openai/v1/responses/{id}",
+        answer=get_response,
+        scope="read",
+        query={"stream": {"enum": ["true", "false"]}, "starting_after": NUMBER},
+    ),
+    _Row(
+        verb="POST",
+        path="/openai/v1/responses/{id}/cancel",
+        answer=cancel_response,
+        scope="chat",
+        body={"type": "object"},
+    ),
+)
+
+
+@attrs.frozen
+class OpenAIProtocol:
+    """Chat completions and Responses at `/openai/v1`."""
+
+    name: str = attrs.field(default="openai", init=False)
+    title: str = attrs.field(default="OpenAI clients", init=False)
+    address: str = attrs.field(default="/openai/v1", init=False)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        return ENDPOINTS

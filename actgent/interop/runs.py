@@ -1,0 +1,314 @@
+"""One run, which is the turn of one message, as typed events: read from the session's records and its growing answer.
+
+All protocols of outside clients are made from these events. A run ends with `RunEnded`, or with `RunSuspended` if its turn
+waits for the decisions of people; the run that follows the decisions begins with the record that resumes the turn.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import attrs
+import trio
+
+from actgent.approvals import Approval
+from actgent.errors import Fenced
+from actgent.journal.records import (
+    AgentMessageRecord,
+    ApprovalDecisionRecord,
+    ApprovalRequestRecord,
+    CallFinishedRecord,
+    MessageAppendedRecord,
+    MessageEndRecord,
+    OutcomeRecord,
+    Record,
+    SessionClosedRecord,
+    SuspensionRecord,
+)
+from actgent.messages import NO_USAGE, CallProgress, ToolCall, ToolResult, Usage
+from actgent.runtime.subscriptions import SessionFollower
+from actgent.sessions.subscriptions import FollowedItem, FollowedRecord, PartialText
+
+
+@attrs.frozen(kw_only=True)
+class RunStarted:
+    """The turn has started."""
+
+    message_id: str
+
+
+@attrs.frozen(kw_only=True)
+class TextDelta:
+    """New text of an answer."""
+
+    reply_id: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class TextDiscarded:
+    """The text of an answer that was emitted so far is void: the model call is repeated, or the answer was replaced."""
+
+    reply_id: str
+
+
+@attrs.frozen(kw_only=True)
+class AnswerDone:
+    """The model has answered."""
+
+    reply_id: str
+    text: str
+    """The complete text; empty if the answer is only tool calls."""
+    calls: Sequence[ToolCall]
+    stop: str
+    """Reason for which the model stopped."""
+    usage: Usage
+
+
+@attrs.frozen(kw_only=True)
+class RunToolProgressed:
+    """A tool call has reported progress."""
+
+    progress: CallProgress
+
+
+@attrs.frozen(kw_only=True)
+class RunToolDone:
+    """A tool call has a result."""
+
+    result: ToolResult
+
+
+@attrs.frozen(kw_only=True)
+class RunApprovalAsked:
+    """A tool call needs the decision of a person."""
+
+    approval: Approval
+
+
+@attrs.frozen(kw_only=True)
+class RunSuspended:
+    """The turn waits for decisions of people and for results of the caller's tools. It resumes after all of them."""
+
+    approvals: Sequence[Approval]
+
+    @property
+    def caller_calls(self) -> Sequence[Approval]:
+        """The calls of the caller's tools."""
+        return [each for each in self.approvals if each.for_caller]
+
+    @property
+    def of_people(self) -> Sequence[Approval]:
+        """The approvals that people decide."""
+        return [each for each in self.approvals if not each.for_caller]
+
+
+@attrs.frozen(kw_only=True)
+class RunEnded:
+    """The message has ended."""
+
+    failed: str | None
+    """Kind of the failure, as in `Failure.kind`; None is an answer."""
+    reason: str
+    """Actgent's description of the failure; empty for an answer and for exceptions of foreign code."""
+    stop: str
+    """Reason for which the model stopped its last answer."""
+    usage: Usage
+    """Usage of all model calls of the run."""
+
+
+RunEvent = (
+    RunStarted
+    | TextDelta
+    | TextDiscarded
+    | AnswerDone
+    | RunToolProgressed
+    | RunToolDone
+    | RunApprovalAsked
+    | RunSuspended
+    | RunEnded
+)
+
+
+@attrs.define
+class RunReader:
+    """Converts what a follower of a session receives into the events of one run."""
+
+    message_id: str
+    """Id of the message; empty: the turn that the next `ApprovalDecisionRecord` record belongs to."""
+    open_approvals: Callable[[], Sequence[Approval]]
+    """Returns the approvals and calls that wait now in the session, and the approvals of its child sessions."""
+    is_over: bool = False
+    """True after `RunEnded` or `RunSuspended`."""
+    is_suspended: bool = False
+    """True after `RunSuspended`."""
+    is_whole: bool = False
+    """True: suspensions that are over by now do not end the run."""
+    _turn: str = ""
+    """Id of the outside message whose turn answers the message."""
+    _reply_id: str = ""
+    """Id of the answer whose text was emitted last."""
+    _text: str = ""
+    """Emitted text of that answer."""
+    _said: str = ""
+    """Text of the model's last answer, if it was emitted and no reply has replaced it; else empty."""
+    _stop: str = ""
+    _usage: Usage = NO_USAGE
+    _results: set[str] = attrs.field(factory=set)
+    """Ids of calls whose results were emitted."""
+    _asked: dict[str, Approval] = attrs.field(factory=dict)
+
+    def read(self, item: FollowedItem) -> list[RunEvent]:
+        """Return the events of a record or of new text; an empty list for items of other turns."""
+        if self.is_over:
+            return []
+        if isinstance(item, PartialText):
+            return self._grow(item) if item.turn in (self.message_id, self._turn) else []
+        if isinstance(item, FollowedRecord):
+            return self._read_record(item.record, item.turn)
+        return [RunToolProgressed(progress=item)] if self._turn else []
+
+    def end(self, failed: str | None, reason: str) -> list[RunEvent]:
+        """Return the last event of the run; `failed` is the kind of a failure, or None for an answer."""
+        self.is_over = True
+        return [RunEnded(failed=failed, reason=reason, stop=self._stop, usage=self._usage)]
+
+    def _grow(self, item: PartialText) -> list[RunEvent]:
+        events: list[RunEvent] = []
+        if self._text and (item.reply_id != self._reply_id or item.begin < len(self._text)):
+            events.append(TextDiscarded(reply_id=self._reply_id))
+            self._text = ""
+        self._reply_id = item.reply_id
+        self._text += item.text
+        if item.text:
+            events.append(TextDelta(reply_id=item.reply_id, text=item.text))
+        return events
+
+    def _read_record(self, record: Record, turn: str) -> list[RunEvent]:
+        if isinstance(record, SessionClosedRecord):
+            return self.end("stopped", "the session was closed")
+        if isinstance(record, MessageEndRecord) and record.message_id == self.message_id:
+            return self.end(record.failed, record.words)
+        if isinstance(record, MessageAppendedRecord):
+            return self._begin(record, turn)
+        if isinstance(record, ApprovalDecisionRecord) and not self.message_id:
+            self.message_id = self._turn = turn
+        return self._read_own(record) if self._turn and turn == self._turn else []
+
+    def _read_own(self, record: Record) -> list[RunEvent]:
+        """Return the events of a record of the run's turn."""
+        match record:
+            case AgentMessageRecord():
+                return self._say(record)
+            case OutcomeRecord():
+                return self._tell(record)
+            case CallFinishedRecord():
+                return self._finish([record.result])
+            case ApprovalRequestRecord():
+                self._asked[record.approval.id] = record.approval
+                return [] if record.approval.for_caller else [RunApprovalAsked(approval=record.approval)]
+            case ApprovalDecisionRecord():
+                self._asked.pop(record.approval_id, None)
+            case SuspensionRecord():
+                return self.suspend()
+        return []
+
+    def _begin(self, record: MessageAppendedRecord, turn: str) -> list[RunEvent]:
+        if record.message_id != self.message_id or self._turn:
+            return []
+        self._turn = turn
+        return [RunStarted(message_id=self.message_id)]
+
+    def _say(self, record: AgentMessageRecord) -> list[RunEvent]:
+        message = record.message
+        if message.sender.kind != "assistant":
+            return self._finish(message.tool_results)
+        self._usage += record.usage
+        self._stop = record.stop
+        return [
+            *self._complete(message.id, message.text),
+            AnswerDone(
+                reply_id=message.id,
+                text=message.text,
+                calls=message.tool_calls,
+                stop=record.stop,
+                usage=record.usage,
+            ),
+        ]
+
+    def _complete(self, reply_id: str, text: str) -> list[RunEvent]:
+        """Emit what is missing of the text of an answer: a fast answer is complete before it was seen growing."""
+        events: list[RunEvent] = []
+        shown = self._text if reply_id == self._reply_id else ""
+        if self._text and (reply_id != self._reply_id or not text.startswith(shown)):
+            events.append(TextDiscarded(reply_id=self._reply_id))
+            shown = ""
+        if rest := text[len(shown) :]:
+            events.append(TextDelta(reply_id=reply_id, text=rest))
+        self._reply_id, self._text, self._said = reply_id, "", text
+        return events
+
+    def _tell(self, record: OutcomeRecord) -> list[RunEvent]:
+        """Emit a reply whose text differs from the answer of the model, e.g. one that a guard replaced."""
+        said, self._said = self._said, ""
+        if record.kind != "reply" or not record.text or record.text == said:
+            return []
+        events: list[RunEvent] = [TextDiscarded(reply_id=self._reply_id)] if said else []
+        done = AnswerDone(reply_id=record.id, text=record.text, calls=(), stop=self._stop, usage=NO_USAGE)
+        return [*events, TextDelta(reply_id=record.id, text=record.text), done]
+
+    def _finish(self, results: Sequence[ToolResult]) -> list[RunEvent]:
+        new = [each for each in results if each.call_id not in self._results]
+        self._results.update(each.call_id for each in new)
+        return [RunToolDone(result=each) for each in new]
+
+    def suspend(self) -> list[RunEvent]:
+        """End the run if its turn waits for people or its caller; it may also wait for a delegated task."""
+        approvals = tuple(self._asked.values()) or tuple(self.open_approvals())
+        if self.is_whole:
+            waiting = {each.id for each in self.open_approvals()}
+            approvals = tuple(each for each in approvals if each.id in waiting)
+        if not approvals:
+            return []
+        self.is_over = self.is_suspended = True
+        return [RunSuspended(approvals=approvals)]
+
+
+async def read_run(
+    follower: SessionFollower, reader: RunReader, *, alive_seconds: float
+) -> AsyncGenerator[Sequence[RunEvent], None]:
+    """Yield the events of a run in groups, until the run ends or is suspended.
+
+    An empty group says that nothing has happened for `alive_seconds`.
+    """
+    while not reader.is_over:
+        events: list[RunEvent] = []
+        has_moved_on = True
+        try:
+            await trio.lowlevel.checkpoint()  # the model may go on, so that more text is sent at once
+            if not _read_available(follower, reader, events):
+                with trio.move_on_after(alive_seconds) as limit:
+                    await follower.move_on()
+                has_moved_on = not limit.cancelled_caught
+        except trio.EndOfChannel:
+            events += reader.end("stopped", "the session was closed")
+        except Fenced:
+            events += reader.end(
+                "moved", "another process continues the session: send the same request again"
+            )
+        if events or not has_moved_on:
+            yield events
+
+
+def _read_available(follower: SessionFollower, reader: RunReader, events: list[RunEvent]) -> bool:
+    """Add the events of all items that can be received without waiting. Return False if there was no item."""
+    has_item = False
+    while not reader.is_over and (item := follower.receive_now()) is not None:
+        has_item = True
+        events += reader.read(item)
+    return has_item
+
+
+def tool_error_text(status: str, error: str | None, raised: str, *, shows_foreign: bool) -> str:
+    """Return the description of a failed tool call that a client may see."""
+    if raised and not shows_foreign:
+        return f"the tool raised {raised}"
+    return error or status

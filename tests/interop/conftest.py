@@ -1,0 +1,85 @@
+"""A gateway with all outside protocols, and agents whose scripted model reacts to words of the last message."""
+
+import pytest
+import trio
+import trio.lowlevel
+
+from actgent import Ask, BareAgent, ScriptedLLM, Text, ToolCall, ToolResult, Usage, tool
+from actgent.interop import PROTOCOLS
+from actgent.llm.base import Answer
+from tests.web.conftest import open_served
+
+USAGE = Usage(input_tokens=12, output_tokens=5)
+OWN = ("add", "pay", "break_down", "read_result")
+runs = {"pay": 0}
+seen = []
+"""Requests of the model."""
+
+
+def answer(chat):
+    """Call the tool that the last message names; else repeat the words. `where` calls the tools of the client."""
+    seen.append(chat)
+    last = chat.messages[-1]
+    words = "".join(part.text for part in last.parts if isinstance(part, Text))
+    theirs = [each for each in chat.tools if each.name not in OWN]
+    if results := [part for part in last.parts if isinstance(part, ToolResult)]:
+        told = f" {' '.join(each.text for each in results)}" if theirs else ""
+        return Answer(parts=(Text(f"The result is in.{told}"),), usage=USAGE)
+    if theirs and ("where" in words or "weather" in words):
+        calls = [
+            ToolCall(each.name, dict.fromkeys(each.parameters.get("required", ()), "x")) for each in theirs
+        ]
+        own = [ToolCall("add", {"a": 1, "b": 2})] if "add" in words else []
+        own += [ToolCall("pay", {"euros": 3})] if "pay" in words else []
+        return Answer(parts=(*calls, *own), stop="tool_calls", usage=USAGE)
+    if "add" in words:
+        calls = [Text("I add. "), *(ToolCall("add", {"a": number, "b": 3}) for number in range(2))]
+        return Answer(parts=tuple(calls), stop="tool_calls", usage=USAGE)
+    if "pay" in words:
+        return Answer(parts=(ToolCall("pay", {"euros": 3}),), stop="tool_calls", usage=USAGE)
+    if "break" in words:
+        return Answer(parts=(ToolCall("break_down", {}),), stop="tool_calls", usage=USAGE)
+    if "fail" in words:
+        raise RuntimeError("secret-canary")
+    return Answer(parts=(Text(f"you said: {words}"),), usage=USAGE)
+
+
+@tool(effect="pure")
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    await trio.lowlevel.checkpoint()
+    return a + b
+
+
+@tool(approval=Ask("Really pay?", timeout=3600))
+async def pay(euros: int) -> str:
+    """Pay an amount."""
+    await trio.lowlevel.checkpoint()
+    runs["pay"] += 1
+    return f"paid {euros}"
+
+
+@tool(effect="pure")
+async def break_down() -> str:
+    """Raise an error."""
+    await trio.lowlevel.checkpoint()
+    raise RuntimeError("secret-canary")
+
+
+def make_agents():
+    model = ScriptedLLM(answer, chunk=4)
+    return [BareAgent(name, llm=model, tools=[add, pay, break_down]) for name in ("clerk", "gpt-5-clerk")]
+
+
+@pytest.fixture
+async def served():
+    runs["pay"] = 0
+    async with open_served(agents=make_agents(), protocols=PROTOCOLS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def chats():
+    """The requests that the model gets in the test."""
+    seen.clear()
+    return seen

@@ -1,0 +1,132 @@
+"""Agents as MCP tools at `/mcp` of a gateway: both revisions, tokens, owners, approvals and the end of the gateway."""
+
+from contextlib import asynccontextmanager
+
+import httpx2
+import pytest
+import trio
+
+from tests.web.conftest import open_served
+
+from .conftest import make_agents, runs
+
+mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
+types = pytest.importorskip("mcp_types")
+streamable = pytest.importorskip("mcp.client.streamable_http")
+
+from actgent.interop.mcp import MCPProtocol  # noqa: E402 - of the extra
+
+MODES = ("legacy", "2026-07-28")
+ACCEPT = {"accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "x", "version": "1"},
+    },
+}
+
+
+@pytest.fixture
+async def gateway():
+    runs["pay"] = 0
+    async with open_served(agents=make_agents(), protocols=[MCPProtocol()]) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def connected(served, mode="2026-07-28", token="ada", **options):
+    headers = {"authorization": f"Bearer {served.tokens[token]}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        transport = streamable.streamable_http_client(f"{served.gateway.url}/mcp", http_client=http)
+        async with mcp.Client(transport, mode=mode, **options) as client:
+            yield client
+
+
+async def approve(_context, _params):
+    await trio.lowlevel.checkpoint()
+    return types.ElicitResult(action="accept", content={"approve": True})
+
+
+async def ask(client, message, **arguments):
+    with trio.fail_after(60):
+        return await client.call_tool("clerk", {"message": message, **arguments})
+
+
+def text_of(result):
+    return "".join(each.text for each in result.content)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_calls_and_approvals_work_over_http(gateway, mode):
+    async with connected(gateway, mode, elicitation_callback=approve) as client:
+        assert [each.name for each in (await client.list_tools()).tools] == ["clerk", "gpt-5-clerk"]
+        assert text_of(await ask(client, "hello")) == "you said: hello"
+        assert text_of(await ask(client, "please pay")) == "The result is in."
+    assert runs["pay"] == 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_decisions_take_the_scope_approve(gateway, mode):
+    async with connected(gateway, mode, token="chatter", elicitation_callback=approve) as client:
+        assert (await ask(client, "please pay")).is_error
+    assert runs["pay"] == 0
+
+
+async def test_sessions_belong_to_the_owner_of_the_token(gateway):
+    async with connected(gateway) as client:
+        await ask(client, "secret-canary", session_id="talk")
+    async with connected(gateway, token="bob") as client:
+        result = await ask(client, "hello", session_id="talk")
+    assert result.is_error
+    assert "secret-canary" not in str(result)
+    async with gateway.client() as client:
+        found = (await client.get("/v1/sessions/talk")).json()
+    assert found["owner"] == "ada"
+
+
+async def test_connection_of_another_owner_is_not_found(gateway):
+    """A session id of the 2025 revision is bound to the token that opened it."""
+    async with gateway.client() as client:
+        opened = await client.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+    found = {"mcp-session-id": opened.headers["mcp-session-id"], **ACCEPT}
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    async with gateway.client("bob") as client:
+        assert (await client.post("/mcp", json=listing, headers=found)).status_code == 404
+        assert (await client.delete("/mcp", headers=found)).status_code == 404
+    async with gateway.client() as client:
+        assert (await client.post("/mcp", json=listing, headers=found)).status_code == 200
+
+
+async def test_requests_without_a_token_or_the_scope_are_refused(gateway):
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+    async with httpx2.AsyncClient() as client:
+        response = await client.post(f"{gateway.gateway.url}/mcp", json=asked)
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"].startswith("Bearer")
+    async with gateway.client("reader") as client:
+        assert (await client.post("/mcp", json=asked)).status_code == 403
+
+
+async def test_open_stream_ends_with_the_gateway():
+    """A client of the 2025 revision holds a stream open."""
+    async with trio.open_nursery() as nursery:
+        ready = trio.Event()
+
+        async def hold(served):
+            async with served.client() as client, client.stream("GET", "/mcp", headers=found) as response:
+                assert response.status_code == 200
+                ready.set()
+                async for _ in response.aiter_bytes():
+                    pass
+
+        with trio.fail_after(60):
+            async with open_served(agents=make_agents(), protocols=[MCPProtocol()]) as served:
+                async with served.client() as client:
+                    opened = await client.post("/mcp", json=INITIALIZE, headers=ACCEPT)
+                found = {**ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
+                nursery.start_soon(hold, served)
+                await ready.wait()

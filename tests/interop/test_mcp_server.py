@@ -1,0 +1,325 @@
+"""Agents as MCP tools: calls, sessions, approvals, repeated calls and owners, by the client of the MCP SDK in this process."""
+
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from actgent import BareAgent, ScriptedLLM, ToolCall, ToolResult, open_runtime, tool
+from actgent.errors import AskPerson, ConfigurationError
+
+mcp = pytest.importorskip("mcp", reason="pip install 'actgent[mcp]'")
+types = pytest.importorskip("mcp_types")
+
+from actgent.interop.mcp import make_mcp_server  # noqa: E402 - of the extra
+from actgent.interop.mcp.server import MESSAGE_ID  # noqa: E402
+
+from .conftest import make_agents, runs  # noqa: E402
+
+MODES = ("legacy", "2026-07-28")
+ACTGENT = str(Path(sys.executable).with_name("actgent"))
+
+
+@pytest.fixture
+async def runtime():
+    runs["pay"] = 0
+    async with open_runtime(journal="memory:") as runtime:
+        for agent in make_agents():
+            await runtime.start(agent)
+        yield runtime
+
+
+def answering(action, content=None, seen=None):
+    async def elicit(_context, params):
+        await trio.lowlevel.checkpoint()
+        if seen is not None:
+            seen.append(params)
+        return types.ElicitResult(action=action, content=content)
+
+    return elicit
+
+
+@asynccontextmanager
+async def connected(runtime, mode="2026-07-28", owner="ada", **options):
+    server = make_mcp_server(runtime, owner_of=lambda _: owner)
+    with runtime.asking_elsewhere():
+        async with mcp.Client(server, mode=mode, **options) as client:
+            yield client
+
+
+def text_of(result):
+    return "".join(each.text for each in result.content)
+
+
+async def ask(client, message, **arguments):
+    with trio.fail_after(60):
+        return await client.call_tool("clerk", {"message": message, **arguments})
+
+
+async def sessions_of(runtime):
+    return [each for each in await runtime.sessions() if not each.closed]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_each_agent_is_a_tool(runtime, mode):
+    async with connected(runtime, mode) as client:
+        found = await client.list_tools()
+    assert [each.name for each in found.tools] == ["clerk", "gpt-5-clerk"]
+    assert found.tools[0].input_schema["required"] == ["message"]
+    if mode != "legacy":
+        assert (found.ttl_ms, found.cache_scope) == (60_000, "private")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_call_without_a_session_ends_its_session(runtime, mode):
+    async with connected(runtime, mode) as client:
+        result = await ask(client, "hello")
+    assert (text_of(result), result.is_error) == ("you said: hello", False)
+    assert await sessions_of(runtime) == []
+
+
+async def test_named_session_continues(runtime, chats):
+    async with connected(runtime) as client:
+        await ask(client, "hello", session_id="talk")
+        await ask(client, "again", session_id="talk")
+    assert len(chats[-1].messages) == len(chats[0].messages) + 2
+    (session,) = await sessions_of(runtime)
+    assert (session.session_id, session.owner) == ("talk", "ada")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [(("accept", {"approve": True}), 1), (("accept", {"approve": False}), 0), (("decline", None), 0)],
+)
+async def test_approval_is_asked_as_a_form(runtime, caplog, mode, answer, count):
+    seen = []
+    async with connected(runtime, mode, elicitation_callback=answering(*answer, seen)) as client:
+        result = await ask(client, "please pay")
+    assert (text_of(result), result.is_error) == ("The result is in.", False)
+    assert runs["pay"] == count
+    assert [each.message for each in seen] == ["Really pay?"]
+    assert await sessions_of(runtime) == []
+    assert not [each for each in caplog.records if each.name.startswith("actgent")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_undecided_approval_is_an_error_and_stays_open_in_a_named_session(runtime, mode):
+    async with connected(runtime, mode, elicitation_callback=answering("cancel")) as client:
+        result = await ask(client, "please pay", session_id="talk")
+        assert result.is_error
+        assert "Really pay?" in text_of(result)
+        assert len(await runtime.approvals()) == 1
+        assert (await ask(client, "please pay")).is_error
+    assert [each.session_id for each in await sessions_of(runtime)] == ["talk"]
+    assert runs["pay"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_client_without_forms_gets_an_error(runtime, mode):
+    async with connected(runtime, mode) as client:
+        result = await ask(client, "please pay")
+    assert result.is_error
+    assert await sessions_of(runtime) == []
+    assert runs["pay"] == 0
+
+
+async def start_payment(client):
+    """Call the agent, and return the question and the state."""
+    found = await client.session.call_tool("clerk", {"message": "please pay"}, allow_input_required=True)
+    assert found.result_type == "input_required"
+    (key,) = found.input_requests
+    return key, found.request_state
+
+
+async def continue_payment(client, responses, state, message="please pay"):
+    return await client.session.call_tool(
+        "clerk",
+        {"message": message},
+        input_responses=responses,
+        request_state=state,
+        allow_input_required=True,
+    )
+
+
+APPROVED = {"action": "accept", "content": {"approve": True}}
+
+
+async def test_repeated_answer_runs_the_tool_once_and_gives_the_same_result(runtime):
+    async with connected(runtime, elicitation_callback=answering("decline")) as client:
+        key, state = await start_payment(client)
+        responses = {key: types.ElicitResult(**APPROVED)}
+        for _ in range(3):
+            assert text_of(await continue_payment(client, responses, state)) == "The result is in."
+    assert runs["pay"] == 1
+
+
+async def test_missing_answer_is_asked_again(runtime):
+    async with connected(runtime, elicitation_callback=answering("decline")) as client:
+        key, state = await start_payment(client)
+        again = await continue_payment(client, {}, state)
+        assert [*again.input_requests] == [key]
+    assert runs["pay"] == 0
+
+
+async def test_altered_state_is_refused(runtime):
+    async with connected(runtime, elicitation_callback=answering("decline")) as client:
+        key, state = await start_payment(client)
+        responses = {key: types.ElicitResult(**APPROVED)}
+        for wrong in (state[:-2] + ("AA" if state[-2:] != "AA" else "BB"), state + "=", "x", ""):
+            with pytest.raises(mcp.MCPError):
+                await continue_payment(client, responses, wrong)
+        with pytest.raises(mcp.MCPError):  # it belongs to other arguments
+            await continue_payment(client, responses, state, message="hello")
+    assert runs["pay"] == 0
+
+
+async def test_state_of_another_owner_is_refused(runtime):
+    owner = ["ada"]
+    server = make_mcp_server(runtime, owner_of=lambda _: owner[0])
+    async with mcp.Client(server, mode="2026-07-28", elicitation_callback=answering("decline")) as client:
+        key, state = await start_payment(client)
+        owner[0] = "bob"
+        with pytest.raises(mcp.MCPError):
+            await continue_payment(client, {key: types.ElicitResult(**APPROVED)}, state)
+    assert runs["pay"] == 0
+
+
+async def test_session_of_another_owner_looks_like_none(runtime):
+    async with connected(runtime) as client:
+        await ask(client, "secret-canary", session_id="talk")
+    async with connected(runtime, owner="bob") as client:
+        result = await ask(client, "hello", session_id="talk")
+    assert result.is_error
+    assert "secret-canary" not in str(result)
+    assert "ada" not in str(result)
+
+
+async def test_client_that_may_not_decide_cannot_approve(runtime):
+    server = make_mcp_server(runtime, may_decide=lambda _: False)
+    approve = answering("accept", {"approve": True})
+    async with mcp.Client(server, mode="2026-07-28", elicitation_callback=approve) as client:
+        assert (await ask(client, "please pay")).is_error
+    assert runs["pay"] == 0
+
+
+@pytest.mark.parametrize("session_id", ["talk", ""])
+async def test_equal_calls_at_once_are_one_turn(runtime, chats, session_id):
+    texts = []
+
+    async def call(client):
+        arguments = {"message": "hello", **({"session_id": session_id} if session_id else {})}
+        result = await client.call_tool("clerk", arguments, meta={MESSAGE_ID: "m1"})
+        texts.append(text_of(result))
+
+    async with connected(runtime) as client:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(call, client)
+            await call(client)  # also after the end
+    assert texts == ["you said: hello"] * 21
+    assert len(chats) == 1
+
+
+async def test_cancelled_call_without_a_session_is_stopped(runtime):
+    agent = BareAgent("slow", llm=ScriptedLLM(["late"], delay=30, repeat=True))
+    await runtime.start(agent)
+    async with connected(runtime) as client:
+        with trio.move_on_after(1):
+            await client.call_tool("slow", {"message": "hello"})
+        with trio.move_on_after(1):
+            await client.call_tool("slow", {"message": "hello", "session_id": "talk"})
+        with trio.fail_after(20):
+            while [each.session_id for each in await sessions_of(runtime)] != ["talk"]:  # noqa: ASYNC110 - no event says that a session has closed
+                await trio.sleep(0.05)
+        session = await agent.open_session("talk")
+        assert session.status != "idle"
+
+
+async def test_progress_names_the_tools_that_run(runtime):
+    steps = []
+
+    async def progress(done, _total, message):
+        await trio.lowlevel.checkpoint()
+        steps.append((done, message))
+
+    async with connected(runtime, "legacy") as client:
+        await client.call_tool("clerk", {"message": "please add"}, progress_callback=progress)
+        with trio.fail_after(20):
+            while len(steps) < 2:  # noqa: ASYNC110 - the client has no event for it
+                await trio.sleep(0.01)
+    assert steps == [(1, "clerk runs add"), (2, "clerk runs add")]
+
+
+@pytest.mark.parametrize("words", ["please fail", "please break"])
+async def test_foreign_words_do_not_leave(runtime, words):
+    async with connected(runtime) as client:
+        result = await ask(client, words)
+    assert "secret-canary" not in str(result)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"message": ""},
+        {"message": 1},
+        {"message": "x", "session_id": "a/b"},
+        {"message": "x", "files": []},
+    ],
+)
+async def test_wrong_arguments_are_refused(runtime, arguments):
+    async with connected(runtime) as client:
+        with pytest.raises(mcp.MCPError) as refused:
+            await client.call_tool("clerk", arguments)
+        assert refused.value.error.code == -32602
+        with pytest.raises(mcp.MCPError, match="Unknown tool"):
+            await client.call_tool("nobody", {"message": "x"})
+
+
+async def test_question_with_a_form_is_answered_by_its_value():
+    @tool
+    async def choose() -> str:
+        """Choose a colour."""
+        await trio.lowlevel.checkpoint()
+        raise AskPerson("Which colour?", form={"enum": ["red", "blue"]})
+
+    def script(chat):
+        results = [part for part in chat.messages[-1].parts if isinstance(part, ToolResult)]
+        return f"it is {results[0].content}" if results else ToolCall("choose", {})
+
+    async with open_runtime(journal="memory:") as runtime:
+        await runtime.start(BareAgent("clerk", llm=ScriptedLLM(script), tools=[choose]))
+        seen = []
+        async with connected(
+            runtime, elicitation_callback=answering("accept", {"answer": "blue"}, seen)
+        ) as client:
+            assert text_of(await ask(client, "choose")) == "it is blue"
+    assert seen[0].requested_schema["properties"]["answer"]["enum"] == ["red", "blue"]
+
+
+async def test_runtime_without_a_journal_is_refused():
+    async with open_runtime() as runtime:
+        with pytest.raises(ConfigurationError, match="needs a journal"):
+            make_mcp_server(runtime)
+
+
+# --- the command -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_command_serves_an_agent_over_its_standard_streams(tmp_path, mode):
+    (tmp_path / "clerk.py").write_text(
+        "from actgent import BareAgent, ScriptedLLM\n"
+        "print('noise')\n"
+        "clerk = BareAgent('clerk', llm=ScriptedLLM(lambda chat: 'good day'))\n",
+        encoding="utf-8",
+    )
+    parameters = mcp.StdioServerParameters(command=ACTGENT, args=["mcp", "serve", "clerk.py"], cwd=tmp_path)
+    with trio.fail_after(120):
+        async with mcp.Client(parameters, mode="auto" if mode != "legacy" else mode) as client:
+            assert client.session.protocol_version == ("2025-11-25" if mode == "legacy" else mode)
+            assert text_of(await ask(client, "hello")) == "good day"
