@@ -1,0 +1,276 @@
+"""`actgent simulate`: run a program's agents under seeds of crashes and faults, and print a short story of each failure."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree as ET  # only written, never parsed
+
+import attrs
+
+from actgent.errors import ConfigurationError
+from actgent.errors.printable import counted
+from actgent.simulation.choices import EventKey
+from actgent.simulation.scenario import (
+    FAULTS,
+    MAX_SESSIONS,
+    FaultKind,
+    SeedOutcome,
+    Settings,
+    check_program,
+    play,
+)
+from actgent.simulation.seeds import SeedResult, Totals, run_seeds, write_seed
+from actgent.simulation.shrinking import shrink
+from actgent.simulation.storage import JournalKind
+from actgent.simulation.story import render_story
+
+from .terminal import Terminal
+
+MAX_STORIES = 3
+"""Maximum number of failing seeds that are shrunk and printed; one of each kind of problem."""
+MAX_LISTED = 20
+"""Maximum number of seeds in a list of seeds."""
+PROGRESS_SECONDS = 1.0
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+
+
+@attrs.frozen(kw_only=True)
+class SimulateOptions:
+    """Options of `actgent simulate`."""
+
+    program: str
+    """Python file that defines the agents."""
+    seeds: int = 1000
+    start: int = 0
+    """First seed."""
+    seed: str | None = None
+    """Only this seed, as `SEED` or `SEED:DIGEST`; None runs `seeds` seeds."""
+    duration: str | None = None
+    """Time limit such as `10m`; None for no limit."""
+    jobs: int | None = None
+    """Number of processes; None uses all cores."""
+    sessions: int = MAX_SESSIONS
+    faults: str = "all"
+    """Kinds of faults, separated by commas."""
+    journal: str = "memory"
+    messages: Sequence[str] = ()
+    """Texts that the callers send."""
+    own_models: bool = False
+    twice: bool = False
+    json: str | None = None
+    junit: str | None = None
+    save: str = "tests/seeds"
+    """Folder in which failing seeds are saved."""
+
+
+def run_simulation(options: SimulateOptions, terminal: Terminal) -> int:
+    """Run the seeds, and print totals and the stories of failures. Return 1 if a seed failed or was not repeatable, else 0.
+
+    Raises:
+        ConfigurationError: An option is wrong, or the program cannot be run.
+    """
+    settings = _settings(options)
+    check_program(settings)
+    if options.seed is not None:
+        return _replay(options.seed, settings, terminal)
+    begun = time.monotonic()
+    totals = _run_all(options, settings, terminal, begun)
+    _show_totals(totals, time.monotonic() - begun, terminal)
+    shown = _one_of_each_kind(totals.failed)[:MAX_STORIES]
+    stories = [_show_failure(result, settings, options, terminal) for result in shown]
+    _show_rest(totals, len(stories), terminal)
+    _write_reports(totals, stories, options)
+    return 1 if totals.failed or totals.unrepeatable else 0
+
+
+def _settings(options: SimulateOptions) -> Settings:
+    names = (
+        FAULTS
+        if options.faults == "all"
+        else [each.strip() for each in options.faults.split(",") if each.strip()]
+    )
+    if options.faults != "none" and (unknown := [each for each in names if each not in FAULTS]):
+        raise ConfigurationError(
+            f"--faults: unknown kind {unknown[0]!r}; expected `all`, `none`, or some of {', '.join(FAULTS)}"
+        )
+    if options.journal not in get_args(JournalKind):
+        raise ConfigurationError(f"--journal: expected memory or sqlite, not {options.journal!r}")
+    faults: frozenset[FaultKind] = frozenset(each for each in FAULTS if each in names)
+    return Settings(
+        program=Path(options.program).resolve(),
+        faults=faults,
+        journal="memory" if options.journal == "memory" else "sqlite",
+        sessions=options.sessions,
+        messages=tuple(options.messages),
+        uses_own_models=options.own_models,
+    )
+
+
+def _run_all(options: SimulateOptions, settings: Settings, terminal: Terminal, begun: float) -> Totals:
+    """Run all seeds, with a line of progress. Ctrl-C ends the run early, and what was run is reported."""
+    totals, shown = Totals(), begun
+    until = begun + (float("inf") if options.duration is None else _seconds(options.duration))
+    jobs = options.jobs or os.cpu_count() or 1
+    seeds = range(options.start, options.start + options.seeds)
+    with suppress(KeyboardInterrupt):
+        for result in run_seeds(
+            seeds, settings, jobs=min(jobs, len(seeds)), twice=options.twice, until=until
+        ):
+            totals.add(result)
+            if time.monotonic() - shown > PROGRESS_SECONDS and terminal.is_live:
+                shown = time.monotonic()
+                terminal.notice(
+                    f"{totals.seeds:,} of {len(seeds):,} seeds, {counted(len(totals.failed), 'failure')}"
+                )
+    return totals
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if found is None:
+        raise ConfigurationError(f"--for: expected a duration such as 30s, 10m or 2h, not {text!r}")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _show_totals(totals: Totals, seconds: float, terminal: Terminal) -> None:
+    hours = totals.seconds / 3600
+    terminal.line(
+        f"{counted(totals.seeds, 'seed')}, {counted(totals.kills, 'death')}, {hours:,.1f} h simulated in {seconds:.1f} s, "
+        f"{counted(len(totals.failed), 'failure')}"
+    )
+
+
+def _one_of_each_kind(failed: Sequence[SeedResult]) -> list[SeedResult]:
+    kinds = dict[str, SeedResult]()
+    for result in sorted(failed, key=lambda each: each.seed):
+        kinds.setdefault(re.sub(r"[0-9a-f]{6,}|\d+", "#", result.problems[0])[:80], result)
+    return list(kinds.values())
+
+
+def _show_failure(
+    result: SeedResult, settings: Settings, options: SimulateOptions, terminal: Terminal
+) -> "_Shrunk":
+    """Shrink a failing seed, print its story, and save it."""
+    outcome = play(result.seed, settings)
+    best, left_out = shrink(outcome, settings)
+    target = f"{options.program} --seed {result.seed}:{result.digest[:4]}"
+    terminal.line()
+    terminal.line(f"seed {result.seed}  {outcome.problems[0].splitlines()[0]}")
+    terminal.line(f"  reproduce: actgent simulate {target}{_other_options(options)}")
+    terminal.line(f"  shrunk from {len(outcome.happened)} choices to {len(best.happened)}")
+    _show_story(best, terminal)
+    if best.happened:
+        terminal.line(f"  necessary: {', '.join(name for name, _ in best.happened)}")
+    path = Path(options.save, f"{result.seed}.seed")
+    write_seed(path, best, left_out, settings)
+    terminal.line(f"  saved as {path}")
+    return _Shrunk(result, best, left_out)
+
+
+def _other_options(options: SimulateOptions) -> str:
+    """Return the options that change what a seed does, so that the printed command repeats it."""
+    words = [f" --journal {options.journal}" if options.journal != "memory" else ""]
+    words += [f" --faults {options.faults}" if options.faults != "all" else ""]
+    words += [f" --sessions {options.sessions}" if options.sessions != MAX_SESSIONS else ""]
+    words += [f" --say {json.dumps(each, ensure_ascii=False)}" for each in options.messages]
+    words += [" --own-models" if options.own_models else ""]
+    return "".join(words)
+
+
+def _show_story(outcome: SeedOutcome, terminal: Terminal) -> None:
+    for line in render_story(outcome.story.events):
+        terminal.line(f"  {line}")
+
+
+def _show_rest(totals: Totals, shown: int, terminal: Terminal) -> None:
+    if len(totals.failed) > shown > 0:
+        others = ", ".join(str(each.seed) for each in totals.failed[:MAX_LISTED])
+        terminal.line()
+        terminal.line(f"all failing seeds: {others}{' ...' if len(totals.failed) > MAX_LISTED else ''}")
+    if totals.unrepeatable:
+        some = ", ".join(map(str, totals.unrepeatable[:10]))
+        terminal.line(
+            f"not repeatable: {some}. The program uses something that no seed decides, such as the network or `id()` of an object."
+        )
+    if totals.seeds and totals.never_seen:
+        terminal.line(f"never seen in {counted(totals.seeds, 'seed')}: {', '.join(totals.never_seen)}")
+
+
+def _replay(text: str, settings: Settings, terminal: Terminal) -> int:
+    """Run one seed, and print its whole story."""
+    number, _, digest = text.partition(":")
+    if not number.isdecimal():
+        raise ConfigurationError(f"--seed: expected SEED or SEED:DIGEST, not {text!r}")
+    outcome = play(int(number), settings)
+    terminal.line(f"seed {number}:{outcome.digest[:4]}, {counted(outcome.story.kills, 'death')}")
+    for line in render_story(outcome.story.events, most=1_000):
+        terminal.line(line)
+    if digest and not outcome.digest.startswith(digest):
+        terminal.line(
+            f"this run differs from the one that was reported as {text}: the program, its options or actgent changed"
+        )
+    for problem in outcome.problems:
+        terminal.complain(problem)
+    return 1 if outcome.problems else 0
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Shrunk:
+    """A failing seed with its smallest story."""
+
+    result: SeedResult
+    best: SeedOutcome
+    left_out: list[EventKey]
+
+
+def _write_reports(totals: Totals, stories: Sequence[_Shrunk], options: SimulateOptions) -> None:
+    if options.json is not None:
+        report = {
+            "program": options.program,
+            "seeds": totals.seeds,
+            "deaths": totals.kills,
+            "simulated_seconds": totals.seconds,
+            "never_seen": totals.never_seen,
+            "not_repeatable": totals.unrepeatable,
+            "failures": list(_failures(totals, stories)),
+        }
+        _write(options.json, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    if options.junit is not None:
+        suite = ET.Element(
+            "testsuite",
+            name=f"actgent simulate {options.program}",
+            tests=str(totals.seeds),
+            failures=str(len(totals.failed)),
+        )
+        for failure in _failures(totals, stories):
+            case = ET.SubElement(suite, "testcase", name=f"seed {failure['seed']}", classname=options.program)
+            problem = ET.SubElement(case, "failure", message=failure["problems"][0])
+            problem.text = "\n".join(failure["story"])
+        _write(options.junit, ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
+
+
+def _failures(totals: Totals, stories: Sequence[_Shrunk]) -> Iterator[dict[str, list[str]]]:
+    shrunk = {each.result.seed: each for each in stories}
+    for result in totals.failed:
+        story = shrunk.get(result.seed)
+        yield {
+            "seed": result.seed,  # type: ignore[dict-item] # JSON
+            "digest": result.digest,  # type: ignore[dict-item] # JSON
+            "problems": list(result.problems),
+            "story": [] if story is None else render_story(story.best.story.events),
+        }
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,174 @@
+"""Rules that actgent promises, checked against the journal and the notes of callers after the last life.
+
+The journal is the witness: the order of its records is claimed to be the order of everything that happened, so each promise
+is a comparison, not a search. Sources: docs/concepts/guarantees.md and docs/durability.md.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from actgent.journal.records import AgentMessageRecord, MessageAcceptedRecord, MessageEndRecord, Record
+from actgent.messages import ToolCall, ToolResult
+
+from .story import SessionStory, Story
+
+REPEATABLE_ENDS = ("refused", "journal", "stopped", "moved")
+"""Kinds of ends after which the same message may be sent, and accepted, again."""
+
+
+@attrs.define
+class Notes:
+    """What callers and handlers outside of the processes know, for the checks."""
+
+    sent: dict[str, str] = attrs.field(factory=dict)
+    """Session ids by the ids of messages that were sent."""
+    first_sent: dict[str, int] = attrs.field(factory=dict)
+    """Number of the events before the first call that sent a message, by message id."""
+    accepted: dict[str, str] = attrs.field(factory=dict)
+    """Session ids by the ids of messages whose call returned."""
+    order: list[tuple[int, int, str, str]] = attrs.field(factory=list)
+    """Calls of `chat()` that returned: numbers of the events before and after, message id and session id."""
+    results: dict[tuple[str, str], set[tuple[str, str]]] = attrs.field(factory=dict)
+    """Delivery ids and statuses of the tool results that handlers received, by session and call id."""
+    final: dict[str, str] = attrs.field(factory=dict)
+    """Kinds of final failures that handlers received, by message id."""
+    stopped: dict[str, float] = attrs.field(factory=dict)
+    """Times at which `interrupt()` returned, by message id."""
+    closing: set[str] = attrs.field(factory=set)
+    """Ids of sessions that a caller tried to close."""
+    closed: set[str] = attrs.field(factory=set)
+    """Ids of sessions whose `aclose()` returned."""
+    closed_in_journal: set[str] = attrs.field(factory=set)
+    """Ids of sessions that are closed in the journal at the end."""
+    is_stopping: bool = False
+    """True while the runtime stops in a regular way."""
+
+
+def check_run(story: Story, notes: Notes, effects: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each broken promise.
+
+    Args:
+        story: The run, with the journal's records.
+        notes: What callers and handlers know.
+        effects: Declared effects (`pure`, `idempotent`, `once`) of the tools, by name.
+    """
+    for session in story.sessions():
+        yield from _check_messages(session, notes)
+        yield from _check_order(session, notes)
+        yield from _check_calls(session, effects)
+    yield from _check_delivery(notes)
+    yield from _check_closed(notes)
+    accepted = {
+        each.message.id
+        for session in story.sessions()
+        for each in session.records
+        if isinstance(each, MessageAcceptedRecord)
+    }
+    for message_id in notes.accepted:
+        if message_id not in accepted:
+            yield f"{message_id} was accepted, but the journal does not have it"
+
+
+def _check_messages(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """Each accepted message ends exactly once; only an end that allows it is followed by another acceptance."""
+    marks = dict[str, list[str]]()
+    for record in session.records:
+        if isinstance(record, MessageAcceptedRecord):
+            marks.setdefault(record.message.id, []).append("accepted")
+        elif isinstance(record, MessageEndRecord):
+            marks.setdefault(record.message_id, []).append(record.failed or "answered")
+    for message_id, found in marks.items():
+        if not _is_sound(found):
+            yield f"message {message_id} of {session.id} has the records {' '.join(found)}"
+        if message_id in notes.sent and notes.sent[message_id] != session.id:
+            yield f"message {message_id} of {notes.sent[message_id]} is in {session.id}"
+        final = notes.final.get(message_id)
+        if final is not None and found[-1] != final:
+            yield f"{message_id} was reported as failed ({final}), but the journal has {found[-1]}"
+
+
+def _is_sound(marks: Sequence[str]) -> bool:
+    """Return True if acceptances and ends alternate, and only the last end is final."""
+    kept = [
+        mark for n, mark in enumerate(marks) if mark != "refused" or (n > 0 and marks[n - 1] == "accepted")
+    ]
+    accepted, ends = kept[::2], kept[1::2]
+    return (
+        len(kept) % 2 == 0
+        and all(mark == "accepted" for mark in accepted)
+        and "accepted" not in ends
+        and all(end in REPEATABLE_ENDS for end in ends[:-1])
+    )
+
+
+def _check_order(session: SessionStory, notes: Notes) -> Iterator[str]:
+    """A message whose `chat()` returned before another call began comes first in the journal."""
+    place = {
+        each.message.id: n
+        for n, each in enumerate(session.records)
+        if isinstance(each, MessageAcceptedRecord)
+    }
+    calls = [each for each in notes.order if each[3] == session.id and each[2] in place]
+    for _, returned, first, _ in calls:
+        for began, _, second, _ in calls:
+            if returned < began and first != second and place[first] > place[second]:
+                yield f"{first} was accepted before {second} was sent, but comes after it in the journal"
+
+
+def _check_calls(session: SessionStory, effects: Mapping[str, str]) -> Iterator[str]:
+    """Each call has exactly one result, which agrees with what the tool did."""
+    calls, results = _calls_of(session.records)
+    counts = Counter(each.call_id for each in results)
+    for call in calls.values():
+        if counts[call.id] != 1:
+            yield f"call {call.id} of {call.name} in {session.id} has {counts[call.id]} results"
+    began, done = Counter(run.call_id for run in session.began), Counter(run.call_id for run in session.done)
+    for result in results:
+        called = calls.get(result.call_id)
+        effect = "pure" if called is None else effects.get(called.name, "pure")
+        if effect != "pure":
+            yield from _check_result(session, result, effect, began[result.call_id], done[result.call_id])
+    keys = dict[str, set[str]]()
+    for run in session.began:
+        keys.setdefault(run.call_id, set()).add(run.effect_key)
+        if effects.get(run.tool) == "once" and began[run.call_id] > 1:
+            yield f"{run.tool} in {session.id} is declared once, but began {began[run.call_id]} times for one call"
+    for call_id, found in keys.items():
+        if len(found) > 1:
+            yield f"call {call_id} in {session.id} ran with {len(found)} effect keys"
+
+
+def _check_result(
+    session: SessionStory, result: ToolResult, effect: str, began: int, done: int
+) -> Iterator[str]:
+    """Compare the status of a result with the number of times that the tool began and took effect."""
+    name = f"{result.tool_name} in {session.id}"
+    if result.status == "success" and not done:
+        yield f"{name} is reported as success, but took no effect"
+    if effect == "once" and result.status == "success" and done > 1:
+        yield f"{name} took effect {done} times"
+    if effect == "once" and result.status == "cancelled" and began:
+        yield f"{name} is reported as cancelled, but began"
+
+
+def _calls_of(records: Iterable[Record]) -> tuple[dict[str, ToolCall], list[ToolResult]]:
+    calls, results = dict[str, ToolCall](), list[ToolResult]()
+    for record in records:
+        if isinstance(record, AgentMessageRecord):
+            calls.update({call.id: call for call in record.message.tool_calls})
+            results += record.message.tool_results
+    return calls, results
+
+
+def _check_delivery(notes: Notes) -> Iterator[str]:
+    """One delivery id has one outcome."""
+    for (session_id, call_id), outcomes in notes.results.items():
+        if len(outcomes) > 1:
+            yield f"handlers of {session_id} received {len(outcomes)} outcomes of call {call_id}: {sorted(outcomes)}"
+
+
+def _check_closed(notes: Notes) -> Iterator[str]:
+    for session_id in notes.closed - notes.closed_in_journal:
+        yield f"aclose() of {session_id} returned, but the session is open in the journal"

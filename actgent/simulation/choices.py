@@ -1,0 +1,70 @@
+"""Seeded random choices: each has a name and a number, and its value depends only on these and the seed.
+
+Leaving out one choice therefore does not change any other. The shrinker uses this: it repeats a failing seed with some of its
+optional events left out.
+"""
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import attrs
+
+T = TypeVar("T")
+EventKey = tuple[str, int]
+"""Name and number of an optional event, for example `("kill life 1", 0)`."""
+
+
+@attrs.define(eq=False)
+class Choices:
+    """All choices of one run of a seed."""
+
+    seed: int
+    """Seed of the run; a whole number."""
+    left_out: frozenset[EventKey] = frozenset()
+    """Optional events that do not happen in this run although the seed has drawn them."""
+    happened: list[EventKey] = attrs.field(factory=list, init=False)
+    """Optional events that happened in this run, in order."""
+    _counts: Counter[str] = attrs.field(factory=Counter, init=False)
+    """Number of choices made so far, by name."""
+
+    def fraction(self, name: str) -> float:
+        """Draw a number from 0 up to, but not including, 1."""
+        return self._draw(name, self._next(name))
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Draw a whole number from `low` to `high`, both included."""
+        return low + int(self.fraction(name) * (high - low + 1))
+
+    def pick(self, name: str, options: Sequence[T]) -> T:
+        """Draw one of the options. An option that is listed twice is twice as likely."""
+        return options[int(self.fraction(name) * len(options))]
+
+    def happens(self, name: str, chance: float) -> bool:
+        """Draw if an optional event happens, with a probability of `chance`. False if the event is left out in this run."""
+        key = (name, self._next(name))
+        if self._draw(*key) >= chance or key in self.left_out:
+            return False
+        self.happened.append(key)
+        return True
+
+    def generator(self, name: str) -> random.Random:
+        """Return a random number generator for one purpose."""
+        return random.Random(f"{self.seed}/{name}")  # noqa: S311 - not for cryptography
+
+    def _next(self, name: str) -> int:
+        number = self._counts[name]
+        self._counts[name] = number + 1
+        return number
+
+    def _draw(self, name: str, number: int) -> float:
+        digest = hashlib.blake2b(f"{self.seed}/{name}/{number}".encode(), digest_size=8).digest()
+        return (int.from_bytes(digest) >> 11) / 2**53
+
+
+def without(events: Iterable[EventKey], removed: Iterable[EventKey]) -> list[EventKey]:
+    """Return the events that are not among the removed ones, in order."""
+    gone = frozenset(removed)
+    return [event for event in events if event not in gone]

@@ -1,0 +1,56 @@
+"""pytest plugin that runs saved seeds as tests: `pytest_plugins = ["actgent.simulation.pytest_plugin"]` in `conftest.py`.
+
+Each file `*.seed` that `actgent simulate` has saved is one test. The test passes once the program no longer fails.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .scenario import play
+from .seeds import read_seed
+from .story import render_story
+
+
+def pytest_collect_file(parent: pytest.Collector, file_path: Path) -> "pytest.Collector | None":
+    """Collect a seed file; see pytest's documentation of this hook."""
+    if file_path.suffix != ".seed":
+        return None
+    found: pytest.Collector = SeedFile.from_parent(parent, path=file_path)
+    return found
+
+
+class SeedFile(pytest.File):
+    """A file with one seed."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield SeedTest.from_parent(self, name=f"seed {self.path.stem}")
+
+
+class SeedTest(pytest.Item):
+    """One seed as a test."""
+
+    def runtest(self) -> None:
+        seed, settings, left_out = read_seed(self.path)
+        outcome = play(seed, settings, left_out)
+        if outcome.problems:
+            raise SeedFailed([*render_story(outcome.story.events), "", *outcome.problems])
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, SeedFailed):
+            return "\n".join(excinfo.value.lines)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, self.name
+
+
+class SeedFailed(Exception):
+    """The program still fails under a seed."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__(lines[-1])
+        self.lines = lines
+        """The story and the problems."""

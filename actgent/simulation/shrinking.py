@@ -1,0 +1,60 @@
+"""Shrinking of a failing seed: leave out optional events until each remaining one is necessary.
+
+This is delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) on the list of
+optional events: messages, tool calls, faults and kills.
+"""
+
+import re
+from collections.abc import Callable
+
+from .choices import EventKey, without
+from .scenario import SeedOutcome, Settings, play
+
+MAX_PLAYS = 300
+"""Maximum number of runs for one seed."""
+
+
+def shrink(
+    failed: SeedOutcome, settings: Settings, on_play: Callable[[int], object] = lambda _: None
+) -> tuple[SeedOutcome, list[EventKey]]:
+    """Return the smallest found run with the same kind of problem, and the events that it leaves out.
+
+    Args:
+        failed: SeedOutcome of the seed with all events.
+        settings: Settings of the failed run.
+        on_play: Called with the number of runs so far, for progress.
+    """
+    wanted, best, left_out, plays = problem_kinds(failed), failed, list[EventKey](), 0
+    size = max(1, len(best.happened) // 2)
+    while plays < MAX_PLAYS:
+        has_shrunk = False
+        position = 0
+        while position < len(best.happened) and plays < MAX_PLAYS:
+            removed = best.happened[position : position + size]
+            plays += 1
+            on_play(plays)
+            outcome = play(failed.seed, settings, [*left_out, *removed])
+            if problem_kinds(outcome) & wanted:
+                left_out += removed
+                best, has_shrunk = outcome, True
+            else:
+                position += size
+        if size == 1 and not has_shrunk:
+            break
+        size = max(1, size // 2)
+    return best, left_out
+
+
+def necessary_events(best: SeedOutcome, left_out: list[EventKey], settings: Settings) -> list[EventKey]:
+    """Return the events without which the problem does not happen. Used to verify that a story is minimal."""
+    wanted = problem_kinds(best)
+    return [
+        event
+        for event in without(best.happened, left_out)
+        if not problem_kinds(play(best.seed, settings, [*left_out, event])) & wanted
+    ]
+
+
+def problem_kinds(outcome: SeedOutcome) -> set[str]:
+    """Return the problems without numbers and ids, to compare those of two runs."""
+    return {re.sub(r"[0-9a-f]{6,}|\d+", "#", each.split("\n", 1)[0])[:80] for each in outcome.problems}

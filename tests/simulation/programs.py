@@ -1,0 +1,85 @@
+"""Programs that the tests simulate, as texts of Python files."""
+
+CLERK = '''
+from actgent import BareAgent, ToolContext, tool
+
+
+@tool(effect="once")
+async def refund(order: str, euros: int, context: ToolContext) -> str:
+    """Refund an order."""
+    return f"refunded {euros} euros"
+
+
+@tool(effect="idempotent")
+async def book(order: str) -> str:
+    """Book an order."""
+    return "booked"
+
+
+@tool(effect="once", approval=True)
+async def sign(order: str) -> str:
+    """Sign an order."""
+    return "signed"
+
+
+@tool(effect="pure")
+def look(order: str) -> str:
+    """Look up an order."""
+    return f"seen {order}"
+
+
+helper = BareAgent("helper", llm="openai:gpt-5.2", tools=[book])
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund, book, sign, look, helper.as_tool()])
+'''
+"""Two agents with tools of each effect, one in a thread, one that needs an approval. Nothing is wrong with them."""
+
+DOUBLE_REFUND = '''
+from actgent import BareAgent, tool
+from actgent.simulation import Story, invariant
+
+
+@tool(effect="idempotent")  # wrong: the bank does not know the key of the call
+async def refund(order: int, euros: int) -> str:
+    """Refund an order."""
+    return f"refunded {euros} euros"
+
+
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[refund])
+
+
+@invariant
+def each_call_pays_once(story: Story) -> None:
+    for session in story.sessions("clerk"):
+        calls = [run.call_id for run in session.effects("refund")]
+        assert len(calls) == len(set(calls)), f"{session.id} was refunded {len(calls)} times for {len(set(calls))} calls"
+'''
+"""A tool that is declared idempotent, and pays again after a crash."""
+
+NETWORK = '''
+import socket
+
+from actgent import BareAgent, tool
+from actgent.simulation import simulated
+
+
+@tool(effect="pure")
+async def fetch(page: str) -> str:
+    """Fetch a page."""
+    socket.create_connection(("127.0.0.1", 9))
+    return "never"
+
+
+clerk = BareAgent("clerk", llm="openai:gpt-5.2", tools=[fetch])
+'''
+"""A tool that uses the network."""
+
+SIMULATED_NETWORK = (
+    NETWORK
+    + """
+
+@simulated(fetch)
+async def fetch_without_network(page: str) -> str:
+    return f"the text of {page}"
+"""
+)
+"""The same with a body for simulations."""

@@ -1,0 +1,221 @@
+"""Simulation of programs by seeds: repeatable, without false alarms, and able to find planted defects."""
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+
+import attrs
+import pytest
+import trio
+
+from actgent import ConfigurationError
+from actgent.journal.memory import MemoryJournal
+from actgent.simulation import Settings, play
+from actgent.simulation.choices import Choices
+from actgent.simulation.scenario import FAULTS, check_program
+from actgent.simulation.shrinking import necessary_events, problem_kinds, shrink
+from actgent.simulation.story import render_story
+from actgent.tools.execution import Batch
+
+from .programs import CLERK, DOUBLE_REFUND, NETWORK, SIMULATED_NETWORK
+
+SOAK = bool(os.environ.get("ACTGENT_SOAK"))
+SEEDS = {"memory": 5_000 if SOAK else 60, "sqlite": 1_000 if SOAK else 15}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Make settings for the text of a program."""
+
+    def make(text, **changes):
+        path = tmp_path / "app.py"
+        path.write_text(text, encoding="utf-8")
+        return Settings(program=path, **changes)
+
+    return make
+
+
+@pytest.mark.parametrize("journal", ["memory", "sqlite"])
+def test_seeds_are_repeatable_and_raise_no_false_alarm(settings, journal):
+    """Each seed does the same twice, and a correct program has no problem under any fault."""
+    chosen, kills = settings(CLERK, journal=journal), 0
+    for seed in range(SEEDS[journal]):
+        outcome = play(seed, chosen)
+        assert not outcome.problems, (seed, outcome.problems, render_story(outcome.story.events))
+        assert seed % 3 or play(seed, chosen).digest == outcome.digest, seed
+        kills += outcome.story.kills
+    assert kills > SEEDS[journal] / 5
+
+
+def test_seeds_reach_each_kind_of_event(settings):
+    """Together, the seeds have every kind of fault, and approvals, delegation and answers."""
+    chosen, kinds, agents = settings(CLERK), set(), set()
+    for seed in range(SEEDS["memory"]):
+        outcome = play(seed, chosen)
+        kinds |= set(outcome.counts)
+        agents |= {agent for agent, _ in outcome.story.found}
+    assert {
+        "kill",
+        "stop",
+        "journal",
+        "tool fault",
+        "approval",
+        "interrupt",
+        "close",
+        "failure",
+        "reply",
+        "result",
+    } <= kinds
+    assert agents == {"clerk", "helper"}
+
+
+def test_seed_is_the_same_in_another_process(settings):
+    """The hash seed of Python, memory addresses and the time do not matter."""
+    chosen = settings(CLERK)
+    code = f"""
+from pathlib import Path
+from actgent.simulation import Settings, play
+print(*[play(seed, Settings(program=Path({str(chosen.program)!r}))).digest for seed in range(6)])
+"""
+    digests = [play(seed, chosen).digest for seed in range(6)]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "7"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == digests
+    assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize(
+    "faults", [(), *[(fault,) for fault in FAULTS]], ids=lambda faults: "".join(faults) or "none"
+)
+def test_faults_can_be_chosen(settings, faults):
+    """A seed has no faults but the chosen ones."""
+    kinds = {
+        "kill": "kill",
+        "stop": "stop",
+        "tool": "tool fault",
+        "journal": "journal",
+        "interrupt": "interrupt",
+        "close": "close",
+    }
+    for seed in range(4):
+        outcome = play(seed, settings(CLERK, faults=frozenset(faults)))
+        assert not outcome.problems
+        assert not {name for fault, name in kinds.items() if fault not in faults} & set(outcome.counts)
+
+
+def test_double_refund_is_found_and_shrunk(settings):
+    """The story of a planted double effect is short, and each of its choices is necessary."""
+    chosen = settings(DOUBLE_REFUND)
+    failed = next(each for each in (play(seed, chosen) for seed in range(200)) if each.problems)
+    assert "each_call_pays_once: s" in failed.problems[0]
+    best, left_out = shrink(failed, chosen)
+    assert problem_kinds(best) == problem_kinds(failed)
+    assert necessary_events(best, left_out, chosen) == best.happened
+    lines = render_story(best.story.events)
+    assert len(lines) <= 15
+    text = "\n".join(lines)
+    for words in (
+        "ada says",
+        "the model calls refund(",
+        "THE PROCESS IS KILLED",
+        "life 2 begins",
+        "refund has taken effect",
+    ):
+        assert words in text
+    assert play(failed.seed, chosen, left_out).digest == best.digest
+
+
+def test_lost_write_is_found(settings, monkeypatch):
+    """A journal that confirms a write without storing it is reported."""
+    write, count = MemoryJournal._write, 0
+
+    async def lose_some(self, rows, heads, epoch):
+        nonlocal count
+        count += 1
+        if count % 5:
+            await write(self, rows, heads, epoch)
+
+    monkeypatch.setattr(MemoryJournal, "_write", lose_some)
+    chosen = settings(CLERK)
+    assert any(play(seed, chosen).problems for seed in range(30))
+
+
+def test_wrong_status_after_a_crash_is_found(settings, monkeypatch):
+    """A `once` call that began before a crash must not be reported as cancelled."""
+    set_result = Batch.set_result
+
+    def call_it_cancelled(self, index, result):
+        set_result(self, index, result)
+        if result is None:
+            self._finished[index] = attrs.evolve(self._finished[index], status="cancelled")
+
+    monkeypatch.setattr(Batch, "set_result", call_it_cancelled)
+    chosen = settings(CLERK)
+    found = [problem for seed in range(150) for problem in play(seed, chosen).problems]
+    assert any("is reported as cancelled, but began" in problem for problem in found), found
+
+
+def test_network_is_refused(settings):
+    """A tool that opens a connection fails with the remedy; with a simulated body it succeeds."""
+    chosen = settings(NETWORK, faults=frozenset())
+    statuses = [
+        event.text for seed in range(8) for event in play(seed, chosen).story.events if event.kind == "result"
+    ]
+    assert statuses
+    assert all(text.endswith("error") for text in statuses)
+    chosen = settings(SIMULATED_NETWORK, faults=frozenset())
+    runs = [
+        run
+        for seed in range(8)
+        for session in play(seed, chosen).story.sessions()
+        for run in session.effects("fetch")
+    ]
+    assert runs
+
+
+def test_world_leaves_the_process_as_it_was(settings):
+    """Time, random numbers, threads and sockets are the real ones after a seed."""
+    before = (time.time, time.monotonic, os.urandom, trio.to_thread.run_sync, socket.socket.connect)
+    state = random.getstate()
+    play(1, settings(CLERK))
+    assert before == (time.time, time.monotonic, os.urandom, trio.to_thread.run_sync, socket.socket.connect)
+    assert random.getstate() == state
+
+
+def test_left_out_choice_changes_no_other():
+    """A choice depends on its name and number only."""
+    one, other = Choices(3), Choices(3, frozenset([("b", 0)]))
+    assert [one.fraction("a") for _ in range(3)] == [other.fraction("a") for _ in range(3)]
+    assert one.happens("b", 1.0)
+    assert not other.happens("b", 1.0)
+    assert one.fraction("c") == other.fraction("c")
+    assert [one.happens("b", 0.5) for _ in range(20)] == [other.happens("b", 0.5) for _ in range(20)]
+    assert one.happened[0] == ("b", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1\n", "defines no agent at its top level"),
+        ("import nothing_of_this_name\n", "cannot be run: ModuleNotFoundError"),
+        (NETWORK + "\nsimulated('fetch')\n", "takes a tool, not 'fetch'"),
+    ],
+)
+def test_program_that_cannot_be_simulated(settings, text, words):
+    """The error names the file and the remedy."""
+    with pytest.raises(ConfigurationError, match=words):
+        check_program(settings(text))
+
+
+def test_missing_program(tmp_path):
+    """A file that does not exist is an error of configuration."""
+    with pytest.raises(ConfigurationError, match="no such file"):
+        check_program(Settings(program=tmp_path / "app.py"))
